@@ -1,0 +1,221 @@
+"""The command line: options → the calls → an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gtp_migrate import __version__
+from gtp_migrate.forms import Style, Target
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gtp_migrate.migrate import Outcome
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    DONE = 0
+    LEFT_TO_MIGRATE = 1
+    WRONG_USAGE = 2
+    NEEDS_A_PERSON = 3
+
+
+class TargetOption(str, Enum):
+    """`--target`."""
+
+    AUTO = "auto"
+    MODEL_OVERRIDES = Target.MODEL_OVERRIDES.value
+    MEGATRON_CFG = Target.MEGATRON_CFG.value
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"gtp-migrate {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def migrate(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...", help="Recipe files, and folders of recipes (*.yaml, *.yml at any depth)."
+        ),
+    ],
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Write nothing; print the changes as a diff on stdout, for git apply."
+        ),
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 if anything is left to migrate.")
+    ] = False,
+    target: Annotated[
+        TargetOption,
+        typer.Option(
+            help="Where to write the new setting: in model_overrides, or in megatron_cfg for a NeMo-RL that types the "
+            "field. auto reads the NeMo-RL around the recipes, or the installed one."
+        ),
+    ] = TargetOption.AUTO,
+    style: Annotated[
+        Style,
+        typer.Option(
+            help="A number (literal), or ${mul:3,${..tensor_model_parallel_size}} (interpolation). auto: the number "
+            "where it is right for every recipe that gets it."
+        ),
+    ] = Style.AUTO,
+    tp: Annotated[
+        int | None, typer.Option("--tp", min=1, metavar="N", help="The TP to assume where no file says.")
+    ] = None,
+    etp: Annotated[
+        int | None, typer.Option("--etp", min=1, metavar="N", help="The ETP to assume where no file says.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB", help="Leave these files alone (repeatable). They are still read as parents."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print problems only.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="List every setting and every recipe.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Rewrite NeMo-RL recipes from GTP sizes to weight shard counts.
+
+    gtp_weight_remat_size: 3 becomes tensor_parallel_num_weight_shards: 12 at TP 4, and
+    expert_gtp_weight_remat_size likewise with ETP. Every recipe that inherits from a changed file is proven to
+    train with the same (TP, ETP, GTP, expert GTP) before anything is written; what cannot be proven is left as
+    it is, and said.
+
+    Exit codes: 0 done, or nothing to do; 1 with --check, something is left to migrate; 2 wrong usage;
+    3 some recipes need a person (the rest was done).
+    """
+    from gtp_migrate.migrate import Options, write_all
+    from gtp_migrate.migrate import migrate as work_out
+    from gtp_migrate.nemo_rl import UndecidedError
+    from gtp_migrate.recipes.resolve import Assumed
+
+    if dry_run and check:
+        _wrong("--dry-run and --check exclude each other; give one of them")
+    options = Options(
+        tuple(paths),
+        tuple(exclude or ()),
+        None if target is TargetOption.AUTO else Target(target.value),
+        style,
+        Assumed(tp, etp),
+    )
+    with _progress(quiet) as progress:
+        try:
+            outcome = work_out(options, progress)
+        except OSError as error:
+            _wrong(
+                f"{error.filename}: cannot be read ({error.strerror}); give a file or a folder that is there"
+            )
+        except UndecidedError as error:
+            _wrong(str(error))
+        if not (dry_run or check):
+            write_all(outcome, progress)
+    if dry_run:
+        _print_diff(outcome, options.paths)
+    _print_summary(outcome, "migrated" if not (dry_run or check) else "to migrate", quiet, verbose)
+    if check and (outcome.edited or outcome.left):
+        raise typer.Exit(Exit.LEFT_TO_MIGRATE)
+    if outcome.problems:
+        raise typer.Exit(Exit.NEEDS_A_PERSON)
+
+
+def _wrong(message: str) -> None:
+    print(message, file=sys.stderr)
+    raise typer.Exit(Exit.WRONG_USAGE)
+
+
+def _print_diff(outcome: Outcome, paths: tuple[str, ...]) -> None:
+    import os
+
+    from gtp_migrate.report.diff import base_folder, unified_diff
+
+    if not outcome.edited:
+        return
+    base = base_folder(outcome.edited, paths)
+    for file in unified_diff(outcome.edited, base):
+        sys.stdout.buffer.write(file)
+    sys.stdout.buffer.flush()
+    if base != os.path.realpath(os.getcwd()):
+        print(f"The diff's names are relative to {base}: apply it there.", file=sys.stderr)
+
+
+def _print_summary(outcome: Outcome, done: str, quiet: bool, verbose: bool) -> None:
+    if quiet and not outcome.problems:
+        return
+    from gtp_migrate.report.table import Verbosity, make_console, print_summary
+
+    verbosity = Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL
+    print_summary(make_console(), outcome, done, verbosity)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar for what takes more than a second, where somebody looks on."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    import time
+
+    started = time.monotonic()
+    bar: Any = None
+    task: Any = None
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal bar, task
+        if bar is None:
+            if time.monotonic() - started < 1:
+                return
+            bar, task = _start_bar()
+        bar.update(task, description=what, completed=done, total=total or None)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _start_bar() -> tuple[Any, Any]:
+    from rich.progress import Progress
+
+    from gtp_migrate.report.table import make_console
+
+    console: Console = make_console()
+    bar = Progress(console=console, transient=True)
+    bar.start()
+    return bar, bar.add_task("", total=None)
+
+
+def main() -> None:
+    """The command `gtp-migrate`."""
+    app(prog_name="gtp-migrate")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""One recipe file, parsed: the part of it that can reach a `megatron_cfg`, and where that stands in the text.
+
+Values are made by OmegaConf's own YAML rules (PyYAML with its resolvers), on libyaml's parser where there is
+one. What cannot reach a `megatron_cfg` is dropped before anything is merged: merging is what costs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import yaml
+
+from gtp_migrate.problems import Place, Problem, RecipeError, one_line
+from gtp_migrate.recipes.keys import (
+    LAYOUT_PATHS,
+    MEGATRON_CFG,
+    MEGATRON_KEYS,
+    MODEL_OVERRIDES,
+    OLD_KEYS,
+    OVERRIDE_KEYS,
+    OVERRIDE_MARKER,
+    KeyPath,
+)
+
+BOM = "\ufeff"
+
+#: PyYAML's scanner, the fast one where there is one.
+SCANNER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+#: More mappings than any recipe has: reached only by aliases that multiply.
+_MOST_MAPPINGS = 20_000
+_DEEPEST = 200
+
+_STRING_TAG = "tag:yaml.org,2002:str"
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_DROPPED: Any = object()
+
+
+class Entry(NamedTuple):
+    """A key and its scalar value as they stand in the text of one file."""
+
+    #: Offset of the key in the file's text, in characters, a byte order mark not counted.
+    offset: int
+    #: Of the key, from 1.
+    line: int
+    column: int
+    #: The value as OmegaConf loads it, interpolations unresolved.
+    value: Any
+    #: Whether the value is a mapping or a list.
+    is_container: bool = False
+
+
+@dataclass
+class Layer:
+    """What one file adds to a recipe."""
+
+    #: The file's content, without what cannot reach a `megatron_cfg`. Empty containers stand for dropped ones.
+    data: dict[Any, Any] = field(default_factory=dict)
+    #: Where each kept value stands.
+    entries: dict[KeyPath, Entry] = field(default_factory=dict)
+    #: The mappings named `megatron_cfg`.
+    holders: set[KeyPath] = field(default_factory=set)
+    #: What the kept interpolations refer to.
+    references: set[KeyPath] = field(default_factory=set)
+    #: The files this one inherits from, as written.
+    defaults: tuple[str, ...] = ()
+
+
+def decode(data: bytes, shown: str) -> str:
+    """The text of a file, a byte order mark included.
+
+    Raises:
+        RecipeError: the file is not UTF-8.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise RecipeError(
+            Problem(
+                Place(shown, line, column),
+                "is not UTF-8, which is all that NeMo-RL reads",
+                "save the file as UTF-8 and run again",
+            )
+        ) from None
+
+
+def read_layer(
+    text: str, shown: str, wanted: frozenset[KeyPath] = LAYOUT_PATHS, everything: bool = False
+) -> Layer:
+    """Parses the text of one recipe.
+
+    Args:
+        text: the file's content.
+        shown: the file's name in messages.
+        wanted: paths outside any `megatron_cfg` to keep, with all that is below them.
+        everything: keep all there is.
+
+    Raises:
+        RecipeError: the text is not YAML that OmegaConf would load, or not a mapping.
+    """
+    loader = _loader_class()(text.removeprefix(BOM))
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return Layer()
+        if not isinstance(root, yaml.MappingNode):
+            raise _error(
+                shown, root.start_mark, "is not a mapping", "a recipe starts with `key: value` lines"
+            )
+        return _Pruner(loader, shown, wanted, everything).layer(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = one_line(error.problem or error.context or "cannot be parsed")
+        raise _error(
+            shown, mark, f"is not YAML that NeMo-RL can load ({what})", "correct it and run again"
+        ) from None
+    except yaml.YAMLError as error:
+        raise _error(
+            shown, None, f"is not YAML that NeMo-RL can load ({one_line(error)})", "correct it and run again"
+        ) from None
+    except RecursionError:
+        raise _error(shown, None, "is nested too deeply", "correct it and run again") from None
+    finally:
+        loader.dispose()
+
+
+def _error(shown: str, mark: Any, what: str, todo: str) -> RecipeError:
+    place = Place(shown, mark.line + 1, mark.column + 1) if mark else Place(shown)
+    return RecipeError(Problem(place, what, todo))
+
+
+@lru_cache(maxsize=1)
+def _loader_class() -> Any:
+    from omegaconf._utils import get_yaml_loader
+
+    rules = get_yaml_loader()
+    if not yaml.__with_libyaml__:
+        return rules
+    from yaml.cyaml import CParser  # type: ignore[attr-defined]
+
+    class Loader(CParser, rules):  # type: ignore[misc, valid-type]
+        """OmegaConf's loader, on libyaml's parser."""
+
+        def __init__(self, stream: str) -> None:
+            CParser.__init__(self, stream)
+            yaml.constructor.SafeConstructor.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
+
+    return Loader
+
+
+class _Pruner:
+    def __init__(self, loader: Any, shown: str, wanted: frozenset[KeyPath], everything: bool) -> None:
+        self.loader = loader
+        self.shown = shown
+        self.wanted = wanted | {("defaults",)}
+        self.everything = everything
+        self.on_the_way = {path[:length] for path in wanted for length in range(1, len(path))}
+        self.result = Layer()
+        self.holds: dict[int, bool] = {}
+        self.mappings = 0
+
+    def layer(self, root: yaml.MappingNode) -> Layer:
+        self._survey(root)
+        self.result.data = self._mapping(root, ())
+        self.result.defaults = self._defaults()
+        return self.result
+
+    def _survey(self, node: yaml.Node) -> bool:
+        """Checks every mapping for duplicate keys, and notes which nodes hold a `megatron_cfg`."""
+        known = self.holds.get(id(node))
+        if known is not None:
+            return known
+        self.holds[id(node)] = False
+        holds = False
+        if isinstance(node, yaml.MappingNode):
+            keys = set()
+            for key, value in node.value:
+                if key.tag == _STRING_TAG and isinstance(key, yaml.ScalarNode):
+                    if key.value in keys:
+                        raise _error(
+                            self.shown,
+                            key.start_mark,
+                            f"has the key {key.value} twice in one mapping, which NeMo-RL rejects",
+                            "remove one of them and run again",
+                        )
+                    keys.add(key.value)
+                if self._survey(value) or key.value == MEGATRON_CFG:
+                    holds = True
+        elif isinstance(node, yaml.SequenceNode):
+            for value in node.value:
+                if self._survey(value):
+                    holds = True
+        self.holds[id(node)] = holds
+        return holds
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
+        self.mappings += 1
+        if self.mappings > _MOST_MAPPINGS or len(path) > _DEEPEST:
+            raise _error(
+                self.shown,
+                node.start_mark,
+                "has aliases that expand to more than can be loaded",
+                "write the values out and run again",
+            )
+        if any(key.tag == _MERGE_TAG for key, _ in node.value):
+            self.loader.flatten_mapping(node)
+        if path and path[-1] == MEGATRON_CFG:
+            self.result.holders.add(path)
+        data: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = (
+                key_node.value
+                if key_node.tag == _STRING_TAG
+                else self.loader.construct_object(key_node, True)
+            )
+            child = (*path, key)
+            value = self._value(value_node, child)
+            if value is _DROPPED:
+                continue
+            data[key] = value
+            mark = key_node.start_mark
+            self.result.entries[child] = Entry(
+                mark.index,
+                mark.line + 1,
+                mark.column + 1,
+                None if isinstance(value, (dict, list)) else value,
+                isinstance(value, (dict, list)),
+            )
+        return data
+
+    def _value(self, node: yaml.Node, path: KeyPath) -> Any:
+        kept = self._keeps(path, node)
+        if not kept:
+            return _DROPPED
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            if len(path) > _DEEPEST:
+                return []
+            items = [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
+            return [None if item is _DROPPED else item for item in items]
+        value = self.loader.construct_object(node, True)
+        if isinstance(value, str) and "${" in value:
+            self.result.references.update(references(value, path))
+        return value
+
+    def _keeps(self, path: KeyPath, node: yaml.Node) -> bool:
+        if self.everything or len(path) == 1 or self.holds.get(id(node)):
+            return True
+        key, inside = path[-1], path[-2]
+        if inside == MEGATRON_CFG:
+            return key == MODEL_OVERRIDES or key in MEGATRON_KEYS
+        if inside == MODEL_OVERRIDES:
+            return key in OVERRIDE_KEYS
+        if key == OVERRIDE_MARKER:
+            return len(path) == 2
+        if key == MEGATRON_CFG or path in self.on_the_way:
+            return True
+        return any(path[:length] in self.wanted for length in range(len(path) + 1))
+
+    def _defaults(self) -> tuple[str, ...]:
+        if "defaults" not in self.result.data:
+            return ()
+        value = self.result.data.pop("defaults")
+        entry = self.result.entries[("defaults",)]
+        paths = [value] if isinstance(value, str) else value
+        # As a parent of an item that is not a path, NeMo-RL would look for a file of that name.
+        if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
+            raise RecipeError(
+                Problem(
+                    Place(self.shown, entry.line, entry.column),
+                    "has `defaults:` that are not a path or a list of paths",
+                    "name the files to inherit from, relative to this one",
+                )
+            )
+        return tuple(paths)
+
+
+_INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+_RESOLVED = "\0"
+
+
+def references(text: str, path: KeyPath) -> Iterator[KeyPath]:
+    """What the interpolations in `text` refer to, where the text stands at `path` of a recipe.
+
+    A name that is itself computed (`${a.${b}}`) refers to anything, which is the empty path.
+    """
+    found = True
+    while found:
+        found = False
+        for match in _INNERMOST.finditer(text):
+            found = True
+            content = match[1].strip()
+            if ":" in content:
+                continue
+            if _RESOLVED in content:
+                yield ()
+                continue
+            name = content.lstrip(".")
+            dots = len(content) - len(name)
+            keys: KeyPath = tuple(
+                int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", name) if part
+            )
+            yield path[: max(len(path) - dots, 0)] + keys if dots else keys
+        text = _INNERMOST.sub(_RESOLVED, text)
+
+
+def mentions_old_key(value: Any) -> bool:
+    """Whether a value is an interpolation that refers to an old key."""
+    return isinstance(value, str) and "${" in value and any(key in value for key in OLD_KEYS)
+
+
+def load_everything(text: str) -> Any:
+    """All that OmegaConf's YAML rules make of a text, aliases shared.
+
+    Raises:
+        RecipeError: the text is not YAML that OmegaConf would load.
+    """
+    loader = _loader_class()(text.removeprefix(BOM))
+    try:
+        return loader.get_single_data()
+    except (yaml.YAMLError, RecursionError) as error:
+        raise _error("the edited text", None, f"is not YAML ({one_line(error)})", "report this") from None
+    finally:
+        loader.dispose()

@@ -1,0 +1,1 @@
+"""One module an output. They only print what a run has found out."""

@@ -1,0 +1,126 @@
+"""The summary for people, on stderr: what was changed, the layouts, what needs a person."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from enum import IntEnum
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gtp_migrate.layout import Layout
+from gtp_migrate.migrate import Outcome
+from gtp_migrate.plan import Change
+
+#: Recipes named for one layout; `-v` names all.
+_NAMED = 4
+#: Settings listed; `-v` lists all.
+_LISTED = 200
+
+
+class Verbosity(IntEnum):
+    """How much is said."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+def make_console() -> Console:
+    """stderr; as wide as it needs to be where it is not a terminal, so that no name is cut."""
+    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else 200
+    return Console(stderr=True, width=width, soft_wrap=False, highlight=False)
+
+
+def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verbosity) -> None:
+    """
+    Args:
+        console: where to.
+        outcome: of the run.
+        done: what became of the changes: `migrated`, `would be migrated`.
+        verbosity: quiet prints the problems alone.
+    """
+    if verbosity > Verbosity.QUIET:
+        if outcome.changes:
+            _print_changes(console, outcome.changes, verbosity)
+        if outcome.layouts:
+            _print_layouts(console, outcome.layouts, verbosity)
+    for problem in outcome.problems:
+        console.print(str(problem), style="red", markup=False, soft_wrap=True)
+    if verbosity > Verbosity.QUIET:
+        _print_end(console, outcome, done)
+
+
+def _print_changes(console: Console, changes: list[Change], verbosity: Verbosity) -> None:
+    table = Table(title="Settings", title_justify="left", pad_edge=False)
+    for column in ("where", "old", "new", "TP or ETP, and where it comes from"):
+        table.add_column(column, overflow="fold")
+    shown = sorted(changes, key=lambda change: (change.shown, change.place.line))
+    cut = len(shown) if verbosity is Verbosity.VERBOSE else _LISTED
+    for change in shown[:cut]:
+        table.add_row(
+            *(escape(text) for text in (change.place.file_and_line, change.old, change.new, change.parallel))
+        )
+    console.print(table)
+    if len(shown) > cut:
+        console.print(f"… and {len(shown) - cut} more settings (-v lists all)")
+
+
+def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verbosity: Verbosity) -> None:
+    recipes: dict[Layout, list[str]] = {}
+    for recipe, layout in layouts:
+        recipes.setdefault(layout, []).append(recipe)
+    table = Table(title="Layouts with GTP on", title_justify="left", pad_edge=False)
+    table.add_column("recipe", overflow="fold")
+    table.add_column("megatron_cfg", overflow="fold")
+    table.add_column("GPUs", justify="right")
+    table.add_column("TP × GTP × CP × PP")
+    table.add_column("ETP × EP × expert GTP")
+    table.add_column("copies", justify="right")
+    table.add_column("data lanes", justify="right")
+    table.add_column("")
+    for layout, names in recipes.items():
+        cut = len(names) if verbosity is Verbosity.VERBOSE or len(names) == _NAMED + 1 else _NAMED
+        more = f"\n… and {len(names) - cut} more" if len(names) > cut else ""
+        sizes = layout.topology
+        table.add_row(
+            escape("\n".join(names[:cut]) + more),
+            escape(layout.holder),
+            _text(layout.gpus),
+            f"{sizes.tp} × {_text(sizes.gtp)} × {layout.cp} × {layout.pp}",
+            f"{sizes.etp} × {layout.ep} × {_text(sizes.expert_gtp)}",
+            _text(layout.copies),
+            _text(layout.data_lanes),
+            f"[yellow]{escape(layout.warning)}[/]" if layout.warning else "",
+        )
+    console.print(table)
+
+
+def _text(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _print_end(console: Console, outcome: Outcome, done: str) -> None:
+    if outcome.choice and (outcome.changes or outcome.problems):
+        console.print(
+            f"Form: {outcome.choice.target.value} ({outcome.choice.why})", markup=False, soft_wrap=True
+        )
+    if outcome.changes:
+        settings, files = len(outcome.changes), len(outcome.edited)
+        console.print(
+            f"{_count(settings, 'setting')} in {_count(files, 'file')} {done}; "
+            f"{_count(outcome.proven, 'recipe')} proven to train with the same topology."
+        )
+    elif not outcome.problems:
+        console.print(f"Nothing to migrate in {_count(outcome.files, 'file')}.")
+    if outcome.problems:
+        console.print(
+            f"{_count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is."
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
