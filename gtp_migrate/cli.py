@@ -54,15 +54,11 @@ def _version(value: bool) -> None:
 def migrate(
     paths: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PATH...", help="Recipe files, and folders of recipes (*.yaml, *.yml at any depth)."
-        ),
+        typer.Argument(metavar="PATH...", help="Recipe files, and folders of recipes (*.yaml, *.yml at any depth)."),
     ],
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Write nothing; print the changes as a diff on stdout, for git apply."
-        ),
+        typer.Option("--dry-run", help="Write nothing; print the changes as a diff on stdout, for git apply."),
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 if anything is left to migrate.")
@@ -89,14 +85,10 @@ def migrate(
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="GLOB", help="Leave these files alone (repeatable). They are still read as parents."
-        ),
+        typer.Option(metavar="GLOB", help="Leave these files alone (repeatable). They are still read as parents."),
     ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print problems only.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="List every setting and every recipe.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List every setting and every recipe.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -129,9 +121,7 @@ def migrate(
         try:
             outcome = work_out(options, progress)
         except OSError as error:
-            _wrong(
-                f"{error.filename}: cannot be read ({error.strerror}); give a file or a folder that is there"
-            )
+            _wrong(f"{error.filename}: cannot be read ({error.strerror}); give a file or a folder that is there")
         except UndecidedError as error:
             _wrong(str(error))
         if not (dry_run or check):

@@ -213,9 +213,7 @@ class _Editor:
             else:
                 comments, comment = self.remove_line(pair, mapping, keep=change.kind is Kind.DROP)
             if change.kind is Kind.MOVE:
-                moved.append(
-                    (comments, f"{change.key}: {self.value_of(change, pair, mapping.pair)}", comment)
-                )
+                moved.append((comments, f"{change.key}: {self.value_of(change, pair, mapping.pair)}", comment))
         if moved and mapping.pair:
             self.insert_before(mapping.pair, moved)
 
@@ -225,8 +223,7 @@ class _Editor:
         others = [pair for pair in owner.entries if pair is not home]
         moves = [change.kind is Kind.MOVE for change in changes]
         leaks = any(
-            pair.key.value == "<<"
-            and self.document.has_key(Node("mapping", 0, 0, entries=[pair]), MODEL_OVERRIDES)
+            pair.key.value == "<<" and self.document.has_key(Node("mapping", 0, 0, entries=[pair]), MODEL_OVERRIDES)
             for pair in others
         )
         keep_husk = leaks or mapping.anchor is not None or not (any(moves) or others)
@@ -237,9 +234,7 @@ class _Editor:
         ]
         if owner.flow or (mapping.flow and not self.is_alone(home.key)):
             self.refuse_comments(home.key.start, mapping.end)
-            separator = (
-                ", " if owner.flow else self.newline(home.key.start) + " " * self.column(home.key.start)
-            )
+            separator = ", " if owner.flow else self.newline(home.key.start) + " " * self.column(home.key.start)
             if keep_husk:
                 self.splice(home.key.start, home.key.start, "".join(line + separator for line in lines))
                 self.splice(self.opening(mapping) + 1, mapping.end - 1, "")
@@ -255,9 +250,7 @@ class _Editor:
         indent = self.indent(home.key.start)
         newline = self.newline(home.key.start)
         out: list[str] = []
-        header = self.text[
-            home.key.start : self.opening(mapping) if mapping.flow else self.line_end(home.key.end)
-        ]
+        header = self.text[home.key.start : self.opening(mapping) if mapping.flow else self.line_end(home.key.end)]
         if mapping.flow:
             self.refuse_comments(self.opening(mapping), mapping.end)
             comment = self.rest_of_line(mapping.end)
@@ -307,11 +300,7 @@ class _Editor:
     def value_of(self, change: Change, pair: Pair, home: Pair | None) -> str:
         flow = home is not None and home.mapping.flow
         raw = self.text[pair.value.start : pair.value.end]
-        if (
-            change.value == change.old.partition(": ")[2]
-            and pair.value.kind == "scalar"
-            and not pair.value.anchor
-        ):
+        if change.value == change.old.partition(": ")[2] and pair.value.kind == "scalar" and not pair.value.anchor:
             if raw and "$" not in raw:
                 return raw
         return self.spell(change.value, pair.value, flow)

@@ -98,9 +98,7 @@ def training_gpus(resolved: Resolved) -> int | None:
         return int(per_node * nodes)
     generation_gpus, generation_nodes = resolved.generation_gpus_per_node, resolved.generation_nodes
     if nodes == 1:
-        return (
-            per_node - generation_gpus if _is_count(generation_gpus) and generation_gpus < per_node else None
-        )
+        return per_node - generation_gpus if _is_count(generation_gpus) and generation_gpus < per_node else None
     if not _is_count(generation_nodes) or generation_nodes >= nodes:
         return None
     return int(per_node * (nodes - generation_nodes))

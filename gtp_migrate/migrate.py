@@ -96,9 +96,7 @@ def migrate(options: Options, progress: Progress = lambda *_: None) -> Outcome:
             tree.add(found, given=True)
         except OSError as error:
             outcome.problems.append(
-                Problem(
-                    Place(found.shown), f"cannot be read ({error.strerror})", "make it readable and run again"
-                )
+                Problem(Place(found.shown), f"cannot be read ({error.strerror})", "make it readable and run again")
             )
     tree.read_parents_outside()
     if not any(file.glance.old or file.glance.new for file in tree.files.values()):
@@ -108,9 +106,7 @@ def migrate(options: Options, progress: Progress = lambda *_: None) -> Outcome:
 
 
 class _Migration:
-    def __init__(
-        self, options: Options, tree: Tree, outcome: Outcome, target: Target, progress: Progress
-    ) -> None:
+    def __init__(self, options: Options, tree: Tree, outcome: Outcome, target: Target, progress: Progress) -> None:
         self.options = options
         self.tree = tree
         self.outcome = outcome
@@ -170,9 +166,7 @@ class _Migration:
 
     # -- edit and prove --------------------------------------------------------------------------------
 
-    def _edit_and_prove(
-        self, planner: Planner, before: Resolver
-    ) -> tuple[dict[str, bytes], list[Failure], Resolver]:
+    def _edit_and_prove(self, planner: Planner, before: Resolver) -> tuple[dict[str, bytes], list[Failure], Resolver]:
         """Edits, proves, and adds to the recipes that the proof finds to need a number of their own."""
         plan = planner.plan
         while True:
@@ -229,11 +223,7 @@ class _Migration:
 
     def _tree_with(self, texts: dict[str, bytes]) -> Tree:
         return self.tree.with_edits(
-            {
-                identity: texts[file.found.real]
-                for identity, file in self.tree.files.items()
-                if file.found.real in texts
-            }
+            {identity: texts[file.found.real] for identity, file in self.tree.files.items() if file.found.real in texts}
         )
 
     # -- what is done and what is left -----------------------------------------------------------------
@@ -260,9 +250,7 @@ class _Migration:
         kept = {path: text for path, text in texts.items() if groups.find(path) not in bad_groups}
         if len(kept) < len(texts):
             after = Resolver(self._tree_with(kept), self.options.assumed, before.sections)
-            touched_recipes = [
-                recipe for recipe in plan.recipes if any(path in kept for path in self._layers(recipe))
-            ]
+            touched_recipes = [recipe for recipe in plan.recipes if any(path in kept for path in self._layers(recipe))]
             still = list(verify(touched_recipes, before, after, self.target))
             if still:  # pragma: no cover - groups do not share a recipe
                 plan.problems.extend(failure.problem for failure in still)
@@ -323,9 +311,7 @@ class _Migration:
         except graphlib.CycleError:
             return sorted(kept)
 
-    def _lay_out(
-        self, recipes: Iterable[str], kept: dict[str, bytes], before: Resolver, after: Resolver
-    ) -> None:
+    def _lay_out(self, recipes: Iterable[str], kept: dict[str, bytes], before: Resolver, after: Resolver) -> None:
         for recipe in recipes:
             if not self.tree.file(recipe).given:
                 continue

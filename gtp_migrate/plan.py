@@ -138,9 +138,7 @@ class _Setting:
 class Planner:
     """Plans the migration of one tree to one target."""
 
-    def __init__(
-        self, tree: Tree, resolver: Resolver, target: Target, style: Style, assumed_tp: int | None
-    ) -> None:
+    def __init__(self, tree: Tree, resolver: Resolver, target: Target, style: Style, assumed_tp: int | None) -> None:
         self.tree = tree
         self.resolver = resolver
         self.target = target
@@ -168,9 +166,7 @@ class Planner:
             for holder in resolved.holders:
                 for axis in AXES:
                     self._use(identity, holder, axis)
-        for setting in sorted(
-            self._settings.values(), key=lambda s: (self.tree.file(s.file).shown, s.entry.offset)
-        ):
+        for setting in sorted(self._settings.values(), key=lambda s: (self.tree.file(s.file).shown, s.entry.offset)):
             self._decide(setting)
         for identity in sorted({setting.file for setting in self._settings.values()}):
             self._find_references(identity)
@@ -261,9 +257,7 @@ class Planner:
                         self._conflict(recipe, old, candidate, size, None)
                         return
                     continue
-                count = of_axis(
-                    settings.override_shards if candidate is override else settings.typed_shards, axis
-                )
+                count = of_axis(settings.override_shards if candidate is override else settings.typed_shards, axis)
                 if count == size * parallel_size(settings, axis) and len(holder.cases) == 1:
                     continue
                 if candidate is not new or not self._is_later(recipe, candidate, old):
@@ -278,9 +272,7 @@ class Planner:
         order = self.tree.order(recipe)[::-1]
         return order.index(one[0]) < order.index(other[0])
 
-    def _conflict(
-        self, recipe: str, old: tuple[str, Entry], new: tuple[str, Entry], size: int, count: object
-    ) -> None:
+    def _conflict(self, recipe: str, old: tuple[str, Entry], new: tuple[str, Entry], size: int, count: object) -> None:
         place = self._place(*old)
         text = "null" if count is None else count
         same_file = old[0] == new[0]
@@ -307,9 +299,7 @@ class Planner:
         if not (is_old or to_move):
             return
         if not file.given:
-            heirs = sorted(
-                {self.tree.file(use.recipe).shown for use in setting.uses if self._is_given(use.recipe)}
-            )
+            heirs = sorted({self.tree.file(use.recipe).shown for use in setting.uses if self._is_given(use.recipe)})
             if heirs:
                 more = f" and {len(heirs) - 1} more" if len(heirs) > 1 else ""
                 self._problem(
@@ -362,9 +352,7 @@ class Planner:
             )
             return
         kind = Kind.REPLACE if self.target is Target.MODEL_OVERRIDES else Kind.MOVE
-        present = (
-            beside.override if self.target is Target.MODEL_OVERRIDES else (beside.typed or beside.override)
-        )
+        present = beside.override if self.target is Target.MODEL_OVERRIDES else (beside.typed or beside.override)
         if present is not None:
             if present.entry.value is not None or value is None:
                 # `_check_both` has seen that they agree.
@@ -481,9 +469,7 @@ class Planner:
             if not all(_plain(layer, (*holder, key)) for key in keys):
                 # Nobody says it but the command line.
                 if any(use.holder.tp_is_set for use in setting.uses) or self._assumed_tp is None:
-                    if not (
-                        setting.axis is not DENSE and self.resolver.assumed.etp is not None and keys == [TP]
-                    ):
+                    if not (setting.axis is not DENSE and self.resolver.assumed.etp is not None and keys == [TP]):
                         return False
         return True
 
@@ -502,9 +488,7 @@ class Planner:
             entry = layer.entries.get(path)
             if entry is not None and entry.offset != setting.entry.offset:
                 found = self._setting(setting.file, path, entry, form)
-                setattr(
-                    beside, {Form.SIZE: "old", Form.OVERRIDE: "override", Form.TYPED: "typed"}[form], found
-                )
+                setattr(beside, {Form.SIZE: "old", Form.OVERRIDE: "override", Form.TYPED: "typed"}[form], found)
         return beside
 
     def _report_ignored(self, setting: _Setting) -> None:
@@ -687,9 +671,7 @@ def _drops(layer: Layer, path: KeyPath) -> bool:
     if marker is not None and marker.value:
         return True
     return any(
-        (entry := layer.entries.get(path[:length])) is not None
-        and not entry.is_container
-        and entry.value != "???"
+        (entry := layer.entries.get(path[:length])) is not None and not entry.is_container and entry.value != "???"
         for length in range(1, len(path))
     )
 

@@ -136,9 +136,7 @@ def _gtp(settings: Settings, axis: Axis, target: Target, before: bool) -> int | 
                 "which NeMo-RL rejects"
             )
         if target is Target.MEGATRON_CFG:
-            raise TopologyError(
-                f"model_overrides still sets {axis.num_weight_shards}, which this NeMo-RL rejects"
-            )
+            raise TopologyError(f"model_overrides still sets {axis.num_weight_shards}, which this NeMo-RL rejects")
     if MISSING in ((of_axis(settings.size, axis), override, typed) if before else (override, typed)):
         return None
     shards = shard_count(settings, axis, target, before)

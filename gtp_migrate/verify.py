@@ -61,9 +61,7 @@ def verify(recipes: Iterable[str], before: Resolver, after: Resolver, target: Ta
 def _cannot_change(identity: str, before: Resolver, after: Resolver) -> bool:
     """Whether none of the layers of an unreadable recipe was touched."""
     try:
-        return not any(
-            before.tree.layer(each) is not after.tree.layer(each) for each in before.tree.order(identity)
-        )
+        return not any(before.tree.layer(each) is not after.tree.layer(each) for each in before.tree.order(identity))
     except RecipeError:
         return False
 
@@ -93,9 +91,7 @@ def _compare(identity: str, before: Resolver, after: Resolver, target: Target) -
             yield failure(f"{name} would have another TP")
             continue
         for alternatives, others in zip(holder.cases, changed.cases, strict=True):
-            failed = [
-                _difference(one, other, target) for one, other in zip(alternatives, others, strict=True)
-            ]
+            failed = [_difference(one, other, target) for one, other in zip(alternatives, others, strict=True)]
             if all(failed):
                 difference = failed[0]
                 assert difference is not None
@@ -143,9 +139,9 @@ def _comes_from_outside(identity: str, holder: Holder, axis: Axis, resolver: Res
 
 def same_elsewhere(before: str, after: str) -> bool:
     """Whether two texts of a file load as the same but for the settings, and every comment is still there."""
-    return _Comparison().same(load_everything(before), load_everything(after), ()) and _comments(
-        before
-    ) == _comments(after)
+    return _Comparison().same(load_everything(before), load_everything(after), ()) and _comments(before) == _comments(
+        after
+    )
 
 
 class _Comparison:

@@ -42,9 +42,7 @@ def check_unchanged(path: str, shown: str, expected: bytes) -> None:
         current = None
     if current != expected:
         raise WriteError(
-            Problem(
-                Place(shown), "was changed by somebody else in the meantime", "run again on what it is now"
-            )
+            Problem(Place(shown), "was changed by somebody else in the meantime", "run again on what it is now")
         )
 
 
@@ -74,9 +72,7 @@ def write(path: str, shown: str, expected: bytes, new: bytes) -> None:
         _sync_folder(folder)
     except OSError as error:
         raise WriteError(
-            Problem(
-                Place(shown), f"could not be written ({error.strerror or error})", "mend that and run again"
-            )
+            Problem(Place(shown), f"could not be written ({error.strerror or error})", "mend that and run again")
         ) from None
     finally:
         if temporary is not None:

@@ -91,9 +91,7 @@ def decode(data: bytes, shown: str) -> str:
         ) from None
 
 
-def read_layer(
-    text: str, shown: str, wanted: frozenset[KeyPath] = LAYOUT_PATHS, everything: bool = False
-) -> Layer:
+def read_layer(text: str, shown: str, wanted: frozenset[KeyPath] = LAYOUT_PATHS, everything: bool = False) -> Layer:
     """Parses the text of one recipe.
 
     Args:
@@ -111,16 +109,12 @@ def read_layer(
         if root is None:
             return Layer()
         if not isinstance(root, yaml.MappingNode):
-            raise _error(
-                shown, root.start_mark, "is not a mapping", "a recipe starts with `key: value` lines"
-            )
+            raise _error(shown, root.start_mark, "is not a mapping", "a recipe starts with `key: value` lines")
         return _Pruner(loader, shown, wanted, everything).layer(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = one_line(error.problem or error.context or "cannot be parsed")
-        raise _error(
-            shown, mark, f"is not YAML that NeMo-RL can load ({what})", "correct it and run again"
-        ) from None
+        raise _error(shown, mark, f"is not YAML that NeMo-RL can load ({what})", "correct it and run again") from None
     except yaml.YAMLError as error:
         raise _error(
             shown, None, f"is not YAML that NeMo-RL can load ({one_line(error)})", "correct it and run again"
@@ -216,11 +210,7 @@ class _Pruner:
             self.result.holders.add(path)
         data: dict[Any, Any] = {}
         for key_node, value_node in node.value:
-            key = (
-                key_node.value
-                if key_node.tag == _STRING_TAG
-                else self.loader.construct_object(key_node, True)
-            )
+            key = key_node.value if key_node.tag == _STRING_TAG else self.loader.construct_object(key_node, True)
             child = (*path, key)
             value = self._value(value_node, child)
             if value is _DROPPED:
@@ -306,9 +296,7 @@ def references(text: str, path: KeyPath) -> Iterator[KeyPath]:
                 continue
             name = content.lstrip(".")
             dots = len(content) - len(name)
-            keys: KeyPath = tuple(
-                int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", name) if part
-            )
+            keys: KeyPath = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", name) if part)
             yield path[: max(len(path) - dots, 0)] + keys if dots else keys
         text = _INNERMOST.sub(_RESOLVED, text)
 

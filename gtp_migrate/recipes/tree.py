@@ -163,9 +163,7 @@ class Tree:
         order.append(identity)
         if len(order) > 10_000:
             raise RecipeError(
-                Problem(
-                    Place(self.file(identity).shown), "inherits from too many files", "shorten `defaults:`"
-                )
+                Problem(Place(self.file(identity).shown), "inherits from too many files", "shorten `defaults:`")
             )
         self._orders[identity] = tuple(order)
         return self._orders[identity]

@@ -47,8 +47,7 @@ def _name(prefix: str, name: str) -> bytes:
     name = prefix + name
     if any(char in '"\\' or ord(char) < 0x20 for char in name):
         quoted = "".join(
-            f"\\{char}" if char in '"\\' else f"\\{ord(char):03o}" if ord(char) < 0x20 else char
-            for char in name
+            f"\\{char}" if char in '"\\' else f"\\{ord(char):03o}" if ord(char) < 0x20 else char for char in name
         )
         return os.fsencode(f'"{quoted}"')
     # As git does: a tab ends a name that has blanks in it.

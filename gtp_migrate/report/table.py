@@ -61,9 +61,7 @@ def _print_changes(console: Console, changes: list[Change], verbosity: Verbosity
     shown = sorted(changes, key=lambda change: (change.shown, change.place.line))
     cut = len(shown) if verbosity is Verbosity.VERBOSE else _LISTED
     for change in shown[:cut]:
-        table.add_row(
-            *(escape(text) for text in (change.place.file_and_line, change.old, change.new, change.parallel))
-        )
+        table.add_row(*(escape(text) for text in (change.place.file_and_line, change.old, change.new, change.parallel)))
     console.print(table)
     if len(shown) > cut:
         console.print(f"… and {len(shown) - cut} more settings (-v lists all)")
@@ -105,9 +103,7 @@ def _text(value: int | None) -> str:
 
 def _print_end(console: Console, outcome: Outcome, done: str) -> None:
     if outcome.choice and (outcome.changes or outcome.problems):
-        console.print(
-            f"Form: {outcome.choice.target.value} ({outcome.choice.why})", markup=False, soft_wrap=True
-        )
+        console.print(f"Form: {outcome.choice.target.value} ({outcome.choice.why})", markup=False, soft_wrap=True)
     if outcome.changes:
         settings, files = len(outcome.changes), len(outcome.edited)
         console.print(
@@ -117,9 +113,7 @@ def _print_end(console: Console, outcome: Outcome, done: str) -> None:
     elif not outcome.problems:
         console.print(f"Nothing to migrate in {_count(outcome.files, 'file')}.")
     if outcome.problems:
-        console.print(
-            f"{_count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is."
-        )
+        console.print(f"{_count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is.")
 
 
 def _count(number: int, noun: str) -> str:

@@ -164,7 +164,10 @@ def remember(
             "values": _values(config),
             "said": [],
         }
-        if any(not type(config).__dataclass_fields__[name].init for name in _SIZES):
+        if any(
+            side.num_weight_shards is None and side.gtp_size != getattr(config, side.axis.gtp_size, None)
+            for side in saved.sides
+        ):
             # A class that does not take the size has dropped a recorded one: back as a shard count, now,
             # so that saving the config before it is finalized does not lose it.
             settle(config)

@@ -5,6 +5,7 @@ Restates what NeMo-RL, Bridge and Core do, so that the package's own answer can 
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,25 @@ for _name, _resolver in {
         OmegaConf.register_new_resolver(_name, _resolver)
 
 
-def load(path: Path) -> DictConfig:
-    """A recipe with all that it inherits."""
+Known = dict[Path, DictConfig]
+
+
+def load(path: Path, known: Known | None = None) -> DictConfig:
+    """A recipe with all that it inherits.
+
+    Args:
+        path: the file.
+        known: recipes loaded before, by path: only for a tree in which nothing changes in the meantime.
+    """
+    path = Path(os.path.normpath(path))
+    if known is None:
+        return _load(path, None)
+    if path not in known:
+        known[path] = _load(path, known)
+    return copy.deepcopy(known[path])
+
+
+def _load(path: Path, known: Known | None) -> DictConfig:
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
     if "defaults" not in config:
@@ -33,7 +51,7 @@ def load(path: Path) -> DictConfig:
     parents = config.pop("defaults")
     base = OmegaConf.create({})
     for parent in [parents] if isinstance(parents, str) else list(parents):
-        base = _over(base, load(Path(os.path.join(path.parent, parent))))
+        base = _over(base, load(Path(os.path.join(path.parent, parent)), known))
     return _over(base, config)
 
 
@@ -68,11 +86,11 @@ def holders(node: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Dict
 
 
 def topologies(
-    path: Path, *, typed: bool = False, tp: int | None = None
+    path: Path, *, typed: bool = False, tp: int | None = None, known: Known | None = None
 ) -> dict[tuple[Any, ...], tuple[int, ...]]:
     """(TP, ETP, GTP, expert GTP) of each `megatron_cfg` of a recipe that sets a TP, or of all with `tp`."""
     result = {}
-    for where, holder in holders(load(path)).items():
+    for where, holder in holders(load(path, known)).items():
         if holder.get("tensor_model_parallel_size") is None:
             if tp is None:
                 continue
@@ -102,11 +120,11 @@ def topology(holder: DictConfig, typed: bool) -> tuple[int, ...]:
     return tp, etp, *sizes
 
 
-def old_keys(path: Path) -> list[tuple[Any, ...]]:
+def old_keys(path: Path, known: Known | None = None) -> list[tuple[Any, ...]]:
     """The old keys that a recipe would hand to Bridge."""
     return [
         (*where, key)
-        for where, holder in holders(load(path)).items()
+        for where, holder in holders(load(path, known)).items()
         for key in OLD
         if key in (holder.get("model_overrides") or {})
     ]

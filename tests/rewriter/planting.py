@@ -17,9 +17,7 @@ def plant(root: Path, files: int, seed: int = 0) -> dict[Path, int]:
         The number of old keys put into each file.
     """
     chance = random.Random(seed)
-    candidates = [
-        path for path in sorted(root.rglob("*.yaml")) if _HOLDER.search(path.read_text(encoding="utf-8"))
-    ]
+    candidates = [path for path in sorted(root.rglob("*.yaml")) if _HOLDER.search(path.read_text(encoding="utf-8"))]
     planted = {}
     for path in chance.sample(candidates, files):
         text = path.read_text(encoding="utf-8")
@@ -34,9 +32,7 @@ def plant(root: Path, files: int, seed: int = 0) -> dict[Path, int]:
         if chance.random() < 0.3:
             new = f"{first}model_overrides: {{{', '.join(f'{key}: {size}' for key, size in sizes)}}}\n"
         else:
-            new = f"{first}model_overrides:\n" + "".join(
-                f"{first}{step}{key}: {size}\n" for key, size in sizes
-            )
+            new = f"{first}model_overrides:\n" + "".join(f"{first}{step}{key}: {size}\n" for key, size in sizes)
         own = _OVERRIDES.search(text)
         if own:
             text = text[: own.start()] + new + text[own.end() :]

@@ -125,9 +125,7 @@ class TestResetWeightShards:
         assert (config.tensor_parallel_num_weight_shards, config.gtp_weight_remat_size) == (None, 1)
 
     def test_a_builder_config(self, bridge, tmp_path):
-        transformer = bridge.config(
-            **MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12
-        )
+        transformer = bridge.config(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
         folder = save(checkpoints.builder(transformer), tmp_path)
         config = loaded(folder, 8)
         assert shim.reset_weight_shards(config, folder)["tensor_parallel_num_weight_shards"] == (12, None)

@@ -20,9 +20,7 @@ SHARDS = "tensor_parallel_num_weight_shards"
 
 @pytest.fixture
 def folder(bridge, tmp_path):
-    return save(
-        bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12), tmp_path
-    )
+    return save(bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12), tmp_path)
 
 
 def counts(config):
@@ -79,9 +77,7 @@ class TestSet:
         assert counts(config) == right
 
     def test_in_a_builder_config(self, bridge, tmp_path, tp, shards, right, hooked):
-        transformer = bridge.config(
-            **MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12
-        )
+        transformer = bridge.config(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
         config, _ = load_model_config(save(checkpoints.builder(transformer), tmp_path))
         config.tensor_model_parallel_size = tp
         config.tensor_parallel_num_weight_shards = shards

@@ -214,9 +214,7 @@ def test_builder_config(bridge, through, tmp_path, counts, tp, released, new, ri
     if through == "load_megatron_model":
         monkeypatch.setattr(GPTModelConfig, "get_builder_cls", capture)
         with pytest.raises(Captured) as captured:
-            load_megatron_model(
-                folder, skip_temp_dist_context=True, mp_overrides={"tensor_model_parallel_size": tp}
-            )
+            load_megatron_model(folder, skip_temp_dist_context=True, mp_overrides={"tensor_model_parallel_size": tp})
         config = captured.value.config
     else:
         if through == "from_yaml":
@@ -251,9 +249,7 @@ class TestMegatronLM:
 
     def test_as_far_as_the_model(self, tmp_path, counts, tp, released, new, right, monkeypatch):
         monkeypatch.setattr(mlm_model, "_get_model", lambda args, provider, model_cfg: capture(model_cfg))
-        monkeypatch.setattr(
-            model_load_save, "build_tokenizer", lambda config: type("T", (), {"vocab_size": 256})
-        )
+        monkeypatch.setattr(model_load_save, "build_tokenizer", lambda config: type("T", (), {"vocab_size": 256}))
         folder = self.folder(tmp_path, counts)
         with shim.installed(), pytest.raises(Captured) as captured:
             load_megatron_model(
