@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from threading import RLock
 
 from gtp_migrate.shim import settings
+from gtp_migrate.shim.errors import GTPReshardError
 from gtp_migrate.shim.reset import reset_weight_shards
 from gtp_migrate.shim.topology import SavedTopology
-from gtp_migrate.shim.weights import GTPReshardError
 
 __all__ = ["GTPReshardError", "SavedTopology", "install", "installed", "reset_weight_shards", "uninstall"]
 

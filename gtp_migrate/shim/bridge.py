@@ -36,6 +36,10 @@ READ_WEIGHTS = "read weights"
 _TRAINING = "megatron.bridge.training"
 _CONFIGS = "megatron.bridge.models.transformer_config"
 
+#: Where the recorded counts travel from rank 0 to the others; no caller of read_run_config sees it.
+_RECORDED = "_gtp_migrate_recorded"
+
+_reading: ContextVar[bool] = ContextVar("gtp_migrate_reading", default=False)
 _last_run_config: ContextVar[tuple[str, Any] | None] = ContextVar("gtp_migrate_run_config", default=None)
 _last_args: ContextVar[tuple[str, Any] | None] = ContextVar("gtp_migrate_args", default=None)
 _yaml: ContextVar[str | None] = ContextVar("gtp_migrate_yaml", default=None)
@@ -52,20 +56,33 @@ def _first(args: Any, kwargs: Any, name: str) -> Any:
     return args[0] if args else kwargs.get(name)
 
 
+def _folder(path: str) -> str:
+    return os.path.dirname(path) or os.curdir
+
+
 # What a config is loaded from.
 
 
 def _recorded_before_stripping(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """``read_run_config`` strips fields a class does not take, the GTP size of old checkpoints among them."""
+    """``read_run_config`` strips fields a class does not take, the GTP size of old checkpoints among them.
+
+    It does so on rank 0 and broadcasts the result: what was recorded travels in it, as plain data.
+    """
     raw = _first(args, kwargs, "config_dict")
     run_config = wrapped(*args, **kwargs)
-    if isinstance(raw, Mapping) and isinstance(run_config, dict):
-        run_config[loaded.RECORDED] = counts_of(raw.get("model"))
+    if _reading.get() and isinstance(raw, Mapping) and isinstance(run_config, dict):
+        run_config[_RECORDED] = counts_of(raw.get("model"))
     return run_config
 
 
 def _read_run_config(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    run_config = wrapped(*args, **kwargs)
+    token = _reading.set(True)
+    try:
+        run_config = wrapped(*args, **kwargs)
+    finally:
+        _reading.reset(token)
+    if isinstance(run_config, dict) and _RECORDED in run_config:
+        loaded.keep_recorded(run_config, run_config.pop(_RECORDED))
     _last_run_config.set((str(_first(args, kwargs, "run_config_filename")), run_config))
     return run_config
 
@@ -79,7 +96,7 @@ def _build_from_model_section(wrapped: Any, instance: Any, args: Any, kwargs: An
         section = run_config.get("model")
         if section is not None and any(argument is section for argument in (*args, *kwargs.values())):
             _last_run_config.set(None)
-            _remember(config, loaded.recorded_in(run_config, path), os.path.dirname(path))
+            _remember(config, loaded.recorded_in(run_config, path), _folder(path))
     return config
 
 
@@ -98,7 +115,7 @@ def _from_dict(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     container = wrapped(*args, **kwargs)
     raw = _first(args, kwargs, "config_dict")
     if path is not None and isinstance(raw, Mapping):
-        _remember(getattr(container, "model", None), counts_of(raw.get("model")), os.path.dirname(path))
+        _remember(getattr(container, "model", None), counts_of(raw.get("model")), _folder(path))
     return container
 
 

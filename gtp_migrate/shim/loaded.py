@@ -38,9 +38,8 @@ from gtp_migrate.shim.topology import (
 )
 
 MEMORY = "_gtp_migrate_loaded"
-#: Where a run_config that Bridge read keeps the counts as they stood in the file: rank 0 reads it, strips the
-#: fields a class does not take, and broadcasts the rest.
-RECORDED = "_gtp_migrate_recorded"
+#: What run_configs recorded before Bridge stripped them, by the id of what it read; Bridge caches it as well.
+_recorded: dict[int, tuple[Any, dict[str, Any]]] = {}
 
 _SIZES = (DENSE.gtp_size, EXPERT.gtp_size)
 #: Configs whose finalize() or __post_init__() is running in this context: there, sizes are derived, not set.
@@ -119,16 +118,19 @@ def counts_of(section: Any) -> dict[str, Any]:
     return found
 
 
+def keep_recorded(run_config: Mapping[str, Any], recorded: dict[str, Any]) -> None:
+    """Note what ``run_config`` recorded, see :func:`counts_of`, for :func:`recorded_in`."""
+    _recorded[id(run_config)] = run_config, recorded  # kept, so that its id stays its own
+
+
 def recorded_in(run_config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The counts of a run_config that Bridge read from ``path``, see :func:`counts_of`."""
-    if RECORDED in run_config:
-        return dict(run_config[RECORDED])
+    if id(run_config) in _recorded:
+        return _recorded[id(run_config)][1]
     recorded = counts_of(model_section(run_config))
     # Bridge caches what it read: this was read, and stripped, before the hooks were on.
     counts = transformer_config(recorded)
-    if any(
-        axis.gtp_size not in counts and counts.get(axis.num_weight_shards) is None for axis in (DENSE, EXPERT)
-    ):
+    if any(axis.gtp_size not in counts and counts.get(axis.num_weight_shards) is None for axis in (DENSE, EXPERT)):
         try:
             return counts_of(model_section(read_yaml(path)))
         except (OSError, ValueError) as error:
@@ -141,9 +143,7 @@ def has_counts(config: Any) -> bool:
     return DENSE.num_weight_shards in getattr(type(config), "__dataclass_fields__", ())
 
 
-def remember(
-    config: Any, recorded: Mapping[str, Any], checkpoint: str, watch: Callable[[type], None]
-) -> None:
+def remember(config: Any, recorded: Mapping[str, Any], checkpoint: str, watch: Callable[[type], None]) -> None:
     """Make ``config`` and the configs nested in it remember what the checkpoint recorded.
 
     Args:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gtp_migrate.shards import positive_int
 from gtp_migrate.shim.log import say
@@ -21,8 +20,7 @@ from gtp_migrate.shim.settings import KEEP_GTP, environment_flag
 from gtp_migrate.shim.topology import COUNTS, SavedTopology, Side, transformer_config
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """Shards per weight (None: unset) and the GTP size that goes with it."""
 
     num_weight_shards: int | None
@@ -83,9 +81,7 @@ def apply(
             try:
                 count = decide(side, now.parallel_size, keep_gtp=keep_gtp)
             except ValueError as error:
-                line = (
-                    f"{saved.checkpoint}: the {side.axis.name} side's shard count is left as loaded: {error}"
-                )
+                line = f"{saved.checkpoint}: the {side.axis.name} side's shard count is left as loaded: {error}"
                 lines.append((logging.WARNING, line))
                 continue
             wanted = {shards_field: count.num_weight_shards, size_field: count.gtp_size}

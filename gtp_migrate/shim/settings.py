@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 KEEP_GTP = "GTP_MIGRATE_KEEP_GTP"
 ALLOW_RESHARD = "GTP_MIGRATE_ALLOW_RESHARD"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """None leaves the choice to the environment, read at each decision."""
 
     keep_gtp: bool | None = None

@@ -99,9 +99,7 @@ class SavedTopology:
         if isinstance(saved, (str, os.PathLike)):
             path = run_config_path(saved)
             return cls.of_config(model_section(read_yaml(path)), checkpoint or os.path.dirname(path))
-        raise TypeError(
-            f"saved must be a mapping, a checkpoint folder or a SavedTopology, not {type(saved).__name__}"
-        )
+        raise TypeError(f"saved must be a mapping, a checkpoint folder or a SavedTopology, not {type(saved).__name__}")
 
     @classmethod
     def of_config(cls, config: Any, checkpoint: str | None = None) -> SavedTopology:
@@ -164,9 +162,7 @@ def run_config_path(checkpoint: str | os.PathLike[str]) -> str:
     candidates = [root]
     if os.path.isdir(root):
         iterations = [name for name in os.listdir(root) if re.fullmatch(r"iter_\d+", name)]
-        candidates += (
-            [os.path.join(root, max(iterations, key=lambda name: int(name[5:])))] if iterations else []
-        )
+        candidates += [os.path.join(root, max(iterations, key=lambda name: int(name[5:])))] if iterations else []
     for folder in candidates:
         path = os.path.join(folder, RUN_CONFIG)
         if os.path.isfile(path):

@@ -15,16 +15,13 @@ import os
 from typing import Any
 
 from gtp_migrate.shim import settings
+from gtp_migrate.shim.errors import GTPReshardError
 from gtp_migrate.shim.loaded import recorded_in, settle_all
 from gtp_migrate.shim.log import logger, say
 from gtp_migrate.shim.settings import ALLOW_RESHARD
 from gtp_migrate.shim.topology import SavedTopology
 
 _BRIDGE_CHECK = "_validate_checkpoint_weight_topology"
-
-
-class GTPReshardError(ValueError):
-    """Weights sharded by GTP were about to be read into another topology, where they would be scrambled."""
 
 
 def check(saved: SavedTopology, requested: SavedTopology, *, allow: bool = False) -> None:
@@ -111,9 +108,7 @@ def _saved(checkpoint: str) -> SavedTopology | None:
         checkpoint_utils = importlib.import_module("megatron.bridge.training.utils.checkpoint_utils")
         path = checkpoint_utils.get_checkpoint_run_config_filename(checkpoint)
         if checkpoint_utils.file_exists(path):
-            return SavedTopology.of_config(
-                recorded_in(checkpoint_utils.read_run_config(path), path), checkpoint
-            )
+            return SavedTopology.of_config(recorded_in(checkpoint_utils.read_run_config(path), path), checkpoint)
         arguments = importlib.import_module("megatron.bridge.training.mlm_compat.arguments")
         return SavedTopology.of_config(arguments._load_args_from_checkpoint(checkpoint), checkpoint)
     except Exception as error:
