@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 import yaml
-from bridge_machine import new_bridge, released
 from megatron.bridge.models import transformer_config
 from megatron.bridge.models.gpt_provider import GPTModelProvider
 from megatron.bridge.training.config import ConfigContainer
 from megatron.training.models.gpt import GPTModelConfig
+
+from bridge_machine import new_bridge, released
 
 MODEL = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 16, "ffn_hidden_size": 256}
 MOE = {"num_moe_experts": 8, "moe_ffn_hidden_size": 256, "add_bias_linear": False}

@@ -11,9 +11,7 @@ def merge_model_overrides(provider: Any, overrides: dict[str, Any]) -> Any:
     allowed = {field.name for field in dataclasses.fields(provider) if field.init}
     for name in overrides:
         if name not in allowed:
-            raise AttributeError(
-                f"policy.megatron_cfg.model_overrides.{name} does not match a configurable field"
-            )
+            raise AttributeError(f"policy.megatron_cfg.model_overrides.{name} does not match a configurable field")
     return dataclasses.replace(provider, **overrides)
 
 

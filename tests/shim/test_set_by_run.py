@@ -7,7 +7,7 @@ import copy
 import dataclasses
 
 import pytest
-from bridge_machine import checkpoints, nemo_rl
+from bridge_machine import checkpoints, nemo_rl, released
 from bridge_machine.checkpoints import MODEL, save
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.model_load_save import load_model_config
@@ -104,6 +104,29 @@ def test_unset_counts_come_through_replace_as_the_checkpoints(folder, tp, right,
     config.tensor_model_parallel_size = tp
     config.finalize()
     assert counts(config) == right
+
+
+@pytest.mark.parametrize(("tp", "right"), [(4, (12, 3)), (2, (None, 1)), (8, (None, 1))])
+def test_replaced_with_the_parallel_size_alone(folder, tp, right, hooked):
+    config, _ = load_model_config(folder)
+    config = dataclasses.replace(config, tensor_model_parallel_size=tp)
+    config.finalize()
+    assert counts(config) == right
+
+
+@pytest.mark.parametrize(("tp", "right"), [(4, (12, 3)), (2, (None, 1)), (8, (None, 1))])
+def test_a_class_that_declares_the_fields_again(tmp_path, tp, right, hooked):
+    provider = released.OwnDefaults(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
+    folder = save(provider, tmp_path)
+    config, _ = load_model_config(folder)
+    config = nemo_rl.set_up(config, {"layernorm_epsilon": 1e-6}, tp=tp)
+    assert counts(config) == right
+    config, _ = load_model_config(folder)
+    config.tensor_parallel_num_weight_shards = 12
+    config.tensor_model_parallel_size = 2
+    config.finalize()
+    assert counts(config) == (12, 6)
+    assert released.OwnDefaults.tensor_parallel_num_weight_shards == 8
 
 
 def test_one_side_set_by_override_leaves_the_other_the_checkpoints(bridge, tmp_path, hooked):

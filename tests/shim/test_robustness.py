@@ -1,0 +1,247 @@
+"""A load that worked still works, whatever the checkpoint says; and what is said about it."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+import yaml
+from bridge_machine import checkpoints
+from bridge_machine.checkpoints import MODEL, save
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.model_load_save import load_model_config
+from megatron.bridge.training.utils.checkpoint_utils import read_run_config
+from megatron.bridge.utils.instantiate_utils import InstantiationMode
+
+from gtp_migrate import shim
+from gtp_migrate.shim import loaded
+
+LOGGER = "gtp_migrate.shim"
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.DEBUG, LOGGER)
+
+    def said():
+        return [(r.levelno, r.getMessage()) for r in caplog.records if r.name == LOGGER]
+
+    return said
+
+
+def outcome(folder, tp, through):
+    """The counts of the finalized config, or the error."""
+    try:
+        if through == "load_model_config":
+            config, _ = load_model_config(folder)
+        else:
+            config = ConfigContainer.from_yaml(f"{folder}/run_config.yaml").model
+        config.tensor_model_parallel_size = tp
+        config.finalize()
+    except Exception as error:
+        return type(error), str(error)
+    return (
+        config.tensor_parallel_num_weight_shards,
+        config.gtp_weight_remat_size,
+        config.expert_tensor_parallel_num_weight_shards,
+        config.expert_gtp_weight_remat_size,
+    )
+
+
+@pytest.mark.parametrize("through", ["load_model_config", "from_yaml"])
+@pytest.mark.parametrize("tp", [4, 8])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"tensor_parallel_num_weight_shards": 0},
+        {"tensor_parallel_num_weight_shards": -12},
+        {"tensor_parallel_num_weight_shards": 10},
+        {"tensor_parallel_num_weight_shards": 2},
+        {"tensor_parallel_num_weight_shards": "12"},
+        {"tensor_parallel_num_weight_shards": True},
+        {"tensor_parallel_num_weight_shards": 12.0},
+        {"tensor_parallel_num_weight_shards": [12]},
+        {"gtp_weight_remat_size": 0},
+        {"gtp_weight_remat_size": -3},
+        {"gtp_weight_remat_size": 2.5},
+        {"gtp_weight_remat_size": "3"},
+        {"gtp_weight_remat_size": None},
+        {"gtp_weight_remat_size": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_counts_that_make_no_sense_are_left_to_bridge_with_a_warning(bridge, tmp_path, raw, tp, through, lines):
+    folder = save(bridge.provider(**MODEL, tensor_model_parallel_size=4), tmp_path, **raw)
+    without = outcome(folder, tp, through)
+    with shim.installed():
+        assert outcome(folder, tp, through) == without
+    assert {level for level, _ in lines()} == {logging.WARNING}
+    assert len(lines()) == 1, "said once, however often it is decided"
+    assert "dense" in lines()[0][1]
+
+
+@pytest.mark.parametrize("through", ["load_model_config", "from_yaml"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"tensor_model_parallel_size": ...},
+        {"expert_tensor_parallel_size": ...},
+        {"expert_model_parallel_size": ...},
+        {"tensor_parallel_num_weight_shards": ...},
+        {"gtp_weight_remat_size": ...},
+        {"expert_tensor_parallel_num_weight_shards": ..., "expert_gtp_weight_remat_size": ...},
+        dict.fromkeys((*loaded.COUNTS, "tensor_model_parallel_size"), ...),
+    ],
+    ids=lambda raw: "-".join(raw),
+)
+def test_a_run_config_with_keys_missing_says_what_the_class_says(bridge, tmp_path, raw, through):
+    folder = save(bridge.provider(**MODEL, tensor_model_parallel_size=4), tmp_path, **raw)
+    without = outcome(folder, 8, through)
+    with shim.installed():
+        assert outcome(folder, 8, through) == without == (None, 1, None, 1)
+
+
+@pytest.mark.parametrize("through", ["load_model_config", "from_yaml"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "model:",
+        "[]",
+        "model: 3",
+        "model: {}",
+        "{",
+        "model: {_target_: nowhere.Nothing}",
+        "other: 1",
+        "\x00",
+    ],
+)
+def test_an_unreadable_run_config_fails_as_it_did(tmp_path, text, through):
+    (tmp_path / "run_config.yaml").write_text(text)
+
+    without = outcome(str(tmp_path), 8, through)
+    assert without[0] not in (12, None), "no config comes out of this"
+    with shim.installed():
+        assert outcome(str(tmp_path), 8, through) == without
+
+
+def test_what_the_shim_cannot_do_it_leaves(bridge, tmp_path, monkeypatch, lines):
+    provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
+    folder = save(provider, tmp_path)
+    for name in ("remember", "_settle"):
+        with monkeypatch.context() as patch, shim.installed():
+            patch.setattr(loaded, name, lambda *a, **k: 1 / 0)
+            assert outcome(folder, 4, "load_model_config") == (12, 3, None, 1)
+    assert {level for level, _ in lines()} == {logging.WARNING}
+    assert "ZeroDivisionError" in lines()[0][1]
+
+
+def test_a_size_that_bridge_had_stripped_and_cached_before(tmp_path):
+    provider = checkpoints.NEW.provider(**MODEL, tensor_model_parallel_size=4)
+    folder = save(provider, tmp_path, gtp_weight_remat_size=3)
+    assert outcome(folder, 4, "load_model_config") == (None, 1, None, 1)
+    with shim.installed():
+        assert outcome(folder, 4, "load_model_config") == (12, 3, None, 1)
+
+
+@pytest.mark.parametrize("bound", ["before", "after"])
+def test_what_bridge_reads_is_what_it_read_without(bridge, tmp_path, bound):
+    provider = bridge.provider(**MODEL, tensor_model_parallel_size=4)
+    folder = save(provider, tmp_path, gtp_weight_remat_size=3)
+    from megatron.bridge.training.utils import checkpoint_utils
+
+    plain = checkpoint_utils.read_run_config(f"{folder}/run_config.yaml")
+    read_run_config = checkpoint_utils.read_run_config
+    read_run_config.cache_clear()
+    with shim.installed():
+        if bound == "after":
+            read_run_config = checkpoint_utils.read_run_config
+        for _ in range(2):
+            read = read_run_config(f"{folder}/run_config.yaml")
+            assert read == plain
+        ConfigContainer.from_dict(read, mode=InstantiationMode.STRICT)
+
+
+def test_every_rank_gets_what_rank_0_read(tmp_path, hooked, monkeypatch):
+    """Ranks other than 0 do not read the file: all they have is the broadcast."""
+    folder = save(checkpoints.NEW.provider(**MODEL, tensor_model_parallel_size=4), tmp_path, gtp_weight_remat_size=3)
+    sent = []
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda *a: 2)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda *a: 0)
+    monkeypatch.setattr(
+        "torch.distributed.broadcast_object_list", lambda objects, **k: sent.append(pickle.dumps(objects))
+    )
+    assert outcome(folder, 4, "load_model_config") == (12, 3, None, 1)
+
+    read_run_config.cache_clear()
+    (tmp_path / "run_config.yaml").write_text("")
+    monkeypatch.setattr("torch.distributed.get_rank", lambda *a: 1)
+
+    def receive(objects, **kwargs):
+        objects[:] = pickle.loads(sent[0])
+
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", receive)
+    assert outcome(folder, 4, "load_model_config") == (12, 3, None, 1)
+
+
+def test_one_line_for_each_reset(bridge, tmp_path, lines, hooked):
+    provider = bridge.provider(
+        **MODEL,
+        **checkpoints.MOE,
+        tensor_model_parallel_size=4,
+        tensor_parallel_num_weight_shards=12,
+        expert_tensor_parallel_size=2,
+        expert_tensor_parallel_num_weight_shards=6,
+    )
+    folder = save(provider, tmp_path)
+    config, _ = load_model_config(folder)
+    config.tensor_model_parallel_size = 8
+    config.expert_tensor_parallel_size = 1
+    config.finalize()
+    config.finalize()
+    (dense_level, dense), (expert_level, expert) = lines()
+    assert dense_level == expert_level == logging.INFO
+    for part in (folder, "dense side", "TP 4", "12 weight shards", "GTP size 3", "TP 8", "reset"):
+        assert part in dense
+    for part in (folder, "expert side", "ETP 2", "6 weight shards", "GTP size 3", "ETP 1", "reset"):
+        assert part in expert
+
+
+def test_nothing_is_said_where_nothing_changed(bridge, tmp_path, lines, hooked):
+    for number, (counts, raw, tp) in enumerate(
+        [
+            ({"tensor_parallel_num_weight_shards": 12}, {}, 4),
+            ({}, {"gtp_weight_remat_size": 3}, 4),
+            ({}, {}, 4),
+            ({}, {}, 8),
+        ]
+    ):
+        provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, **counts)
+        outcome(save(provider, tmp_path / str(number), **raw), tp, "load_model_config")
+    config, _ = load_model_config(str(tmp_path / "0"))
+    config.tensor_model_parallel_size = 8
+    config.tensor_parallel_num_weight_shards = 16
+    config.finalize()
+    assert lines() == []
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, 1), (1, 0)])
+def test_rank_0_alone_speaks(bridge, tmp_path, lines, hooked, monkeypatch, rank, said):
+    provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
+    config, _ = load_model_config(save(provider, tmp_path))
+    config.tensor_model_parallel_size = 8
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda *a: rank)
+    config.finalize()
+    assert config.gtp_weight_remat_size == 1
+    assert len(lines()) == said
+
+
+def test_what_a_config_remembers_is_plain_and_in_no_field(bridge, tmp_path, hooked):
+    provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
+    config, _ = load_model_config(save(provider, tmp_path))
+    memory = vars(config)[loaded.MEMORY]
+    assert yaml.safe_load(yaml.safe_dump(memory)) == memory
+    assert b"gtp_migrate." not in pickle.dumps(config)
