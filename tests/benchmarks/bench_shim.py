@@ -1,0 +1,79 @@
+"""What the shim costs: load_model_config with and without its hooks, and importing it.
+
+    python tests/benchmarks/bench_shim.py [ROUNDS]
+
+The two loads take turns within one run, so that a busy machine slows both alike. Bridge is the real one,
+with the tests' stand-in for transformer_engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+def import_time(module: str) -> float:
+    """Seconds that importing ``module`` takes in a fresh interpreter, without the interpreter's start."""
+    code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def main(rounds: int) -> None:
+    imports = [import_time("gtp_migrate.shim") for _ in range(11)]
+    print(
+        f"import gtp_migrate.shim: {min(imports) * 1e3:.1f} ms at best, "
+        f"{statistics.median(imports) * 1e3:.1f} ms median of 11"
+    )
+
+    warnings.simplefilter("ignore")
+    import bridge_machine
+
+    bridge_machine.start()
+    logging.disable(logging.CRITICAL)
+    from bridge_machine import checkpoints
+    from megatron.bridge.training.model_load_save import load_model_config
+    from megatron.bridge.training.utils.checkpoint_utils import read_run_config
+
+    from gtp_migrate import shim
+
+    provider = checkpoints.RELEASED.provider(
+        **checkpoints.MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints.save(provider, Path(folder))
+
+        def load(fresh: bool) -> float:
+            if fresh:
+                read_run_config.cache_clear()
+            start = time.perf_counter()
+            load_model_config(folder)
+            return time.perf_counter() - start
+
+        for fresh, what in ((True, "file read"), (False, "file in Bridge's cache")):
+            plain, hooked = [], []
+            for number in range(rounds + 1):
+                for on in (False, True) if number % 2 else (True, False):
+                    with shim.installed() if on else contextlib.nullcontext():
+                        took = load(fresh)
+                    if number:  # the first round warms up
+                        (hooked if on else plain).append(took)
+            ratios = [b / a for a, b in zip(plain, hooked, strict=True)]
+            print(
+                f"load_model_config, {what}: {statistics.median(plain) * 1e3:.1f} ms without hooks, "
+                f"ratio with / without {statistics.median(ratios):.4f} (median of {rounds} pairs), "
+                f"{min(hooked) / min(plain):.4f} (best of each)"
+            )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
