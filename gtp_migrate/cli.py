@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -103,25 +103,29 @@ def migrate(
     Exit codes: 0 done, or nothing to do; 1 with --check, something is left to migrate; 2 wrong usage;
     3 some recipes need a person (the rest was done).
     """
-    from gtp_migrate.migrate import Options, write_all
-    from gtp_migrate.migrate import migrate as work_out
-    from gtp_migrate.nemo_rl import UndecidedError
-    from gtp_migrate.recipes.resolve import Assumed
+    from gtp_migrate.recipes.survey import survey
 
     if dry_run and check:
         _wrong("--dry-run and --check exclude each other; give one of them")
-    options = Options(
-        tuple(paths),
-        tuple(exclude or ()),
-        None if target is TargetOption.AUTO else Target(target.value),
-        style,
-        Assumed(tp, etp),
-    )
     with _progress(quiet) as progress:
         try:
-            outcome = work_out(options, progress)
+            surveyed = survey(paths, tuple(exclude or ()), progress)
         except OSError as error:
             _wrong(f"{error.filename}: cannot be read ({error.strerror}); give a file or a folder that is there")
+        if not surveyed.data and not surveyed.problems and not surveyed.inherits_from_outside():
+            if not quiet:
+                print(f"Nothing to migrate in {len(surveyed.files):,} files.", file=sys.stderr)
+            return
+        from gtp_migrate.migrate import Options, write_all
+        from gtp_migrate.migrate import migrate as work_out
+        from gtp_migrate.nemo_rl import UndecidedError
+        from gtp_migrate.recipes.resolve import Assumed
+
+        options = Options(
+            tuple(paths), None if target is TargetOption.AUTO else Target(target.value), style, Assumed(tp, etp)
+        )
+        try:
+            outcome = work_out(options, surveyed, progress)
         except UndecidedError as error:
             _wrong(str(error))
         if not (dry_run or check):
@@ -135,7 +139,7 @@ def migrate(
         raise typer.Exit(Exit.NEEDS_A_PERSON)
 
 
-def _wrong(message: str) -> None:
+def _wrong(message: str) -> NoReturn:
     print(message, file=sys.stderr)
     raise typer.Exit(Exit.WRONG_USAGE)
 

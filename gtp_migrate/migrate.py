@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import graphlib
+import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gtp_migrate.edit import EditError, edit, is_null
@@ -13,9 +14,10 @@ from gtp_migrate.forms import Style, Target
 from gtp_migrate.layout import Layout, layouts
 from gtp_migrate.nemo_rl import Choice, choose
 from gtp_migrate.plan import Change, Plan, Planner, has_setting
-from gtp_migrate.problems import Place, Problem, RecipeError
-from gtp_migrate.recipes.discover import Found, discover, is_excluded, surroundings
+from gtp_migrate.problems import Problem, RecipeError
+from gtp_migrate.recipes.discover import Found, discover, surroundings
 from gtp_migrate.recipes.resolve import Assumed, Resolver
+from gtp_migrate.recipes.survey import Progress, Survey
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.verify import Failure, same_elsewhere, verify
 from gtp_migrate.write import WriteError, check_unchanged, check_writable, write
@@ -26,11 +28,10 @@ class Options:
     """What a person asked for."""
 
     paths: tuple[str, ...]
-    exclude: tuple[str, ...] = ()
     #: None: find out.
     target: Target | None = None
     style: Style = Style.AUTO
-    assumed: Assumed = Assumed()
+    assumed: Assumed = field(default_factory=Assumed)
 
 
 @dataclass(frozen=True)
@@ -67,42 +68,24 @@ class Outcome:
     groups: list[list[Edited]] = field(default_factory=list)
 
 
-#: Called with what is being done, how much is done, and how much there is.
-Progress = Callable[[str, int, int], None]
-
-
-def migrate(options: Options, progress: Progress = lambda *_: None) -> Outcome:
+def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: None) -> Outcome:
     """Works out everything, and proves it. Nothing is written.
 
+    Args:
+        options: what a person asked for.
+        surveyed: the given files.
+        progress: called now and then.
+
     Raises:
-        OSError: a given path cannot be read.
         UndecidedError: nobody can tell which form to write.
     """
-    outcome = Outcome()
-    tree = Tree()
-    set_aside: list[Found] = []
-
-    def unreadable(folder: str, error: OSError) -> None:
-        what = f"cannot be listed ({error.strerror})"
-        outcome.problems.append(Problem(Place(folder), what, "make it readable and run again"))
-
-    for found in discover(options.paths, unreadable):
-        if options.exclude and is_excluded(found, options.exclude):
-            set_aside.append(found)
-            continue
-        outcome.files += 1
-        progress("reading", outcome.files, 0)
-        try:
-            tree.add(found, given=True)
-        except OSError as error:
-            outcome.problems.append(
-                Problem(Place(found.shown), f"cannot be read ({error.strerror})", "make it readable and run again")
-            )
+    outcome = Outcome(files=len(surveyed.files), problems=list(surveyed.problems))
+    tree = Tree.of(surveyed)
     tree.read_parents_outside()
     if not any(file.glance.old or file.glance.new for file in tree.files.values()):
         return outcome
     outcome.choice = Choice(options.target, "--target") if options.target else choose(options.paths)
-    return _Migration(options, tree, outcome, outcome.choice.target, progress).run(set_aside)
+    return _Migration(options, tree, outcome, outcome.choice.target, progress).run(surveyed.set_aside)
 
 
 class _Migration:
@@ -150,7 +133,7 @@ class _Migration:
         for found in [*set_aside, *discover(surroundings(self.options.paths))]:
             if found.id not in self.tree.files:
                 with contextlib.suppress(OSError):
-                    self.tree.add(found, given=False)
+                    self.tree.add(found)
         self.tree.read_parents_outside()
 
     def _recipes(self, seeds: set[str]) -> set[str]:
@@ -304,7 +287,7 @@ class _Migration:
         later: dict[str, set[str]] = {path: set() for path in kept}
         for recipe in recipes:
             layers = [path for path in dict.fromkeys(reversed(self._layers(recipe))) if path in kept]
-            for one, other in zip(layers, layers[1:], strict=False):
+            for one, other in itertools.pairwise(layers):
                 later[other].add(one)
         try:
             return list(graphlib.TopologicalSorter(dict(sorted(later.items()))).static_order())

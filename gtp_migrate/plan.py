@@ -6,9 +6,10 @@ which settings cannot be changed safely. Nothing is read or written but through 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -168,8 +169,7 @@ class Planner:
                     self._use(identity, holder, axis)
         for setting in sorted(self._settings.values(), key=lambda s: (self.tree.file(s.file).shown, s.entry.offset)):
             self._decide(setting)
-        for identity in sorted({setting.file for setting in self._settings.values()}):
-            self._find_references(identity)
+        self._find_references()
         return self.plan
 
     # -- what is there ---------------------------------------------------------------------------------
@@ -504,38 +504,29 @@ class Planner:
             )
         )
 
-    def _find_references(self, identity: str) -> None:
+    def _find_references(self) -> None:
         """Interpolations that use an old key which is about to go."""
-        file = self.tree.file(identity)
-        if not file.given or not file.glance.old:
-            return
-        for recipe in self._files_around(identity):
-            data = self.tree.file(recipe).data
-            if data is None or not _REFERENCE.search(data):
+        for identity in sorted({each for recipe in self._readable() for each in self.tree.order(recipe)}):
+            file = self.tree.file(identity)
+            if file.data is None or not _REFERENCE.search(file.data):
                 continue
-            text = self.tree.text(recipe)
-            layer = read_layer(text, self.tree.file(recipe).shown, everything=True)
+            layer = read_layer(self.tree.text(identity), file.shown, everything=True)
             for path, entry in layer.entries.items():
                 if mentions_old_key(entry.value) and _form(path) is not Form.SIZE:
                     self._block(
-                        recipe,
+                        identity,
                         Problem(
-                            self._place(recipe, entry),
+                            self._place(identity, entry),
                             f"{dotted(path)} refers to an old key ({entry.value})",
                             "give it the value itself and run again",
                         ),
                     )
 
-    def _files_around(self, identity: str) -> set[str]:
-        around: set[str] = set()
+    def _readable(self) -> Iterator[str]:
         for recipe in self.plan.recipes:
-            try:
-                order = self.tree.order(recipe)
-            except RecipeError:
-                continue
-            if identity in order:
-                around.update(order)
-        return around
+            with contextlib.suppress(RecipeError):
+                self.tree.order(recipe)
+                yield recipe
 
     # -- saying it -------------------------------------------------------------------------------------
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from typing import NamedTuple
 
 _SUFFIXES = (".yaml", ".yml")
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """One recipe file.
 
     A recipe is named by the folder it is reached in: `defaults:` is relative to the link, where the file is
@@ -27,25 +25,19 @@ class Found:
     real: str
 
 
-@cache
-def _real_folder(folder: str) -> str:
-    return os.path.realpath(folder or ".")
-
-
 def recipe_id(path: str) -> str:
     """The id of the recipe at `path`, which need not exist."""
     folder, name = os.path.split(path)
     if name in ("", ".", ".."):
         return os.path.realpath(path)
-    return os.path.join(_real_folder(folder), name)
+    return os.path.join(os.path.realpath(folder), name)
 
 
-def found(path: str, shown: str | None = None, is_link: bool | None = None) -> Found:
+def found(path: str, shown: str | None = None) -> Found:
     """The recipe at `path`."""
     identity = recipe_id(path)
-    if is_link is None:
-        is_link = os.path.islink(identity)
-    return Found(identity, shown or shorten(identity), os.path.realpath(identity) if is_link else identity)
+    real = os.path.realpath(identity) if os.path.islink(identity) else identity
+    return Found(identity, shown or shorten(identity), real)
 
 
 def shorten(path: str) -> str:
@@ -84,7 +76,7 @@ def _walk(folder: str, seen: set[str], unreadable: Unreadable) -> Iterator[Found
     pending = [os.path.normpath(folder)]
     while pending:
         shown = pending.pop()
-        real = _real_folder(shown)
+        real = os.path.realpath(shown)
         if real in seen:
             continue
         seen.add(real)
@@ -101,12 +93,9 @@ def _walk(folder: str, seen: set[str], unreadable: Unreadable) -> Iterator[Found
             if entry.is_dir():
                 if name != ".git":
                     folders.append(prefix + name)
-            elif name.endswith(_SUFFIXES):
-                identity = os.path.join(real, name)
-                link = entry.is_symlink()
-                if link and not entry.is_file():
-                    continue
-                yield Found(identity, prefix + name, os.path.realpath(identity) if link else identity)
+            elif name.endswith(_SUFFIXES) and entry.is_file():
+                identity = f"{real}/{name}"
+                yield Found(identity, prefix + name, os.path.realpath(identity) if entry.is_symlink() else identity)
         pending.extend(reversed(folders))
 
 

@@ -15,6 +15,7 @@ from gtp_migrate.recipes.discover import Found, found, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
 from gtp_migrate.recipes.keys import LAYOUT_PATHS, KeyPath
 from gtp_migrate.recipes.layer import Layer, decode, read_layer
+from gtp_migrate.recipes.survey import Survey, read_bytes
 
 
 @dataclass
@@ -45,16 +46,23 @@ class Tree:
     #: Bytes that stand in for what is on the disk: the tree as it would be after an edit.
     _edited: dict[str, bytes] = field(default_factory=dict)
 
-    def add(self, file: Found, given: bool) -> RecipeFile:
-        """Reads a file and takes it in.
+    @classmethod
+    def of(cls, surveyed: Survey) -> Tree:
+        """The tree of the given files."""
+        tree = cls()
+        for file, seen in surveyed.files:
+            tree.files[file.id] = RecipeFile(file, seen, True, surveyed.data.get(file.id))
+        return tree
+
+    def add(self, file: Found) -> RecipeFile:
+        """Reads a file outside the given paths and takes it in.
 
         Raises:
             OSError: it cannot be read.
         """
-        with open(file.id, "rb") as stream:
-            data = stream.read()
+        data = read_bytes(file.id)
         seen = glance(data)
-        known = RecipeFile(file, seen, given, data if seen.old or seen.new else None)
+        known = RecipeFile(file, seen, False, data if seen.old or seen.new else None)
         self.files[file.id] = known
         return known
 
@@ -64,7 +72,7 @@ class Tree:
         Raises:
             OSError: it cannot be read.
         """
-        return self.files.get(identity) or self.add(found(identity, is_link=None), given=False)
+        return self.files.get(identity) or self.add(found(identity))
 
     def text(self, identity: str) -> str:
         """The text of a file, a byte order mark included.
@@ -78,8 +86,7 @@ class Tree:
             data = file.data
         if data is None:
             try:
-                with open(identity, "rb") as stream:
-                    data = stream.read()
+                data = read_bytes(identity)
             except OSError as error:
                 raise RecipeError(
                     Problem(Place(file.shown), f"cannot be read ({error.strerror})", "make it readable")
