@@ -1,0 +1,126 @@
+"""What the tests of the command share: a way to run it on files that are written out in the test."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gtp_migrate.cli import main
+from gtp_migrate.recipes import discover
+
+Content = str | bytes
+
+
+@dataclass
+class Ran:
+    """What a run left behind."""
+
+    #: All files below the folder it ran in, by name: text, or bytes where it is not UTF-8.
+    files: dict[str, Content]
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def problems(self) -> list[str]:
+        """The lines on stderr that name a place and a way out."""
+        return [line for line in self.stderr.splitlines() if ": " in line and "; " in line and " │ " not in line]
+
+
+Migrate = Callable[..., Ran]
+
+
+def dedent(content: Content) -> Content:
+    return content if isinstance(content, bytes) else textwrap.dedent(content).removeprefix("\n")
+
+
+def write_files(folder: Path, files: dict[str, Content]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = dedent(content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def read_files(folder: Path) -> dict[str, Content]:
+    files: dict[str, Content] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and ".git" not in path.relative_to(folder).parts:
+            data = path.read_bytes()
+            try:
+                files[path.relative_to(folder).as_posix()] = data.decode()
+            except UnicodeDecodeError:
+                files[path.relative_to(folder).as_posix()] = data
+    return files
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
+    out, err = io.BytesIO(), io.BytesIO()
+    before = sys.stdout, sys.stderr
+    wrapped = [io.TextIOWrapper(stream, encoding="utf-8", newline="") for stream in (out, err)]
+    sys.stdout, sys.stderr = wrapped
+    try:
+        yield out, err
+    finally:
+        # Or the bytes would be closed with what wraps them.
+        for stream in wrapped:
+            stream.flush()
+            stream.detach()
+        sys.stdout, sys.stderr = before
+
+
+def run(folder: Path, *args: str) -> Ran:
+    """Runs `gtp-migrate` with these arguments in a folder. Whatever it raises, but its exit, comes out."""
+    # The command is one process; the tests are many runs in one, each in a folder of its own.
+    getattr(getattr(discover, "_real_folder", None), "cache_clear", lambda: None)()
+    here, argv = Path.cwd(), sys.argv
+    code: object = 0
+    with _captured() as (out, err):
+        try:
+            os.chdir(folder)
+            sys.argv = ["gtp-migrate", *args]
+            main()
+        except SystemExit as exit_:
+            code = exit_.code
+        finally:
+            os.chdir(here)
+            sys.argv = argv
+    return Ran(
+        read_files(folder),
+        0 if code is None else code if isinstance(code, int) else 1,
+        out.getvalue().decode(),
+        err.getvalue().decode(),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_nemo_rl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No installed NeMo-RL and no terminal around the tests has a say in them."""
+    monkeypatch.setitem(sys.modules, "nemo_rl", None)
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TERMINAL_WIDTH", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def migrate(tmp_path: Path) -> Migrate:
+    """`migrate({name: text}, *arguments)` writes the files and runs the command on their folder.
+
+    Paths among the arguments are names of these files; without any, the whole folder is given.
+    """
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    def migrate(files: dict[str, Content], *args: str, paths: tuple[str, ...] = (".",)) -> Ran:
+        write_files(folder, files)
+        return run(folder, *args, *paths)
+
+    return migrate
