@@ -26,7 +26,7 @@ from gtp_migrate.shim import loaded, weights
 from gtp_migrate.shim.loaded import counts_of
 from gtp_migrate.shim.log import logger, say
 from gtp_migrate.shim.patches import Patches
-from gtp_migrate.shim.topology import COUNTS
+from gtp_migrate.shim.topology import COUNTS, model_section, read_yaml, run_config_path, transformer_config
 
 BUILT_FOR = "megatron-bridge 0.6.2 and main of September 2026"
 LOAD = "load"
@@ -134,6 +134,20 @@ def _config_from_args(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> An
     return config
 
 
+def _load_model_config(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """A second net, should a later Bridge look the helpers above up where they are not hooked."""
+    result = wrapped(*args, **kwargs)
+    config = result[0] if isinstance(result, tuple) and result else result
+    if loaded.MEMORY not in getattr(transformer_config(config), "__dict__", ()):
+        checkpoint = str(_first(args, kwargs, "checkpoint_path"))
+        try:
+            recorded = counts_of(model_section(read_yaml(run_config_path(checkpoint))))
+        except (OSError, ValueError):
+            recorded = {}
+        _remember(config, recorded, checkpoint)
+    return result
+
+
 def _remember(config: Any, recorded: Mapping[str, Any], checkpoint: str) -> None:
     if not hasattr(config, "__dict__"):
         return
@@ -208,6 +222,7 @@ HOOKS = (
     Hook(LOAD, "megatron.training.config.container:ConfigContainerBase.from_dict", _from_dict),
     Hook(LOAD, f"{_TRAINING}.mlm_compat.arguments:_load_args_from_checkpoint", _load_args),
     Hook(LOAD, f"{_TRAINING}.mlm_compat.arguments:_transformer_config_from_args", _config_from_args),
+    Hook(LOAD, f"{_TRAINING}.model_load_save:load_model_config", _load_model_config),
     Hook(DECIDE, "megatron.core.model_parallel_config:ModelParallelConfig.__post_init__", _derive),
     Hook(DECIDE, f"{_TRAINING}.mlm_compat.model:_get_model", _settle_argument),
     Hook(DECIDE, "megatron.training.config.container:ConfigContainerBase.to_dict", _settle_model),

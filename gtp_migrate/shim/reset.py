@@ -72,9 +72,10 @@ def apply(
         wanted: dict[str, Any] = {}
         moved = side.parallel_size != now.parallel_size
         if shards_field in set_by_run:
-            # Core derives the size from a count; without one the loaded size would stay in force.
-            if now.num_weight_shards is None and size_field not in set_by_run:
-                wanted = {size_field: 1}
+            # Core derives the size, but only in finalize(), and without a count leaves the loaded size in force.
+            size = _gtp(Side(side.axis, now.parallel_size, now.num_weight_shards, 1))
+            if size is not None and size_field not in set_by_run:
+                wanted = {size_field: size}
         elif size_field in set_by_run:
             wanted = {shards_field: None}
         else:

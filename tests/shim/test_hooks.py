@@ -246,6 +246,21 @@ def test_where_no_load_hook_fits_it_warns(monkeypatch, caplog, target):
     assert hooks.BUILT_FOR in record.getMessage()
 
 
+@pytest.mark.parametrize(("tp", "right"), [(4, 3), (2, 1), (8, 1)])
+@pytest.mark.parametrize("raw", [{"tensor_parallel_num_weight_shards": 12}, {"gtp_weight_remat_size": 3}])
+def test_load_model_config_is_a_net_of_its_own(bridge, tmp_path, monkeypatch, raw, tp, right):
+    """As if a later Bridge had moved all it calls."""
+    own = "megatron.bridge.training.model_load_save:load_model_config"
+    kept = tuple(hook for hook in HOOKS if hook.role == hooks.DECIDE or hook.target == own)
+    monkeypatch.setattr(hooks, "HOOKS", kept)
+    folder = save(bridge.provider(**MODEL, tensor_model_parallel_size=4), tmp_path, **raw)
+    with shim.installed():
+        config, _ = model_load_save.load_model_config(folder)
+        config.tensor_model_parallel_size = tp
+        config.finalize()
+    assert config.gtp_weight_remat_size == right
+
+
 def test_with_this_bridge_it_does_not_warn(caplog):
     shim.install()
     assert [record for record in caplog.records if record.name == "gtp_migrate.shim"] == []

@@ -56,6 +56,11 @@ class TestSet:
         config.finalize()
         assert counts(config) == right
 
+    def test_without_finalize(self, folder, tp, shards, right, hooked):
+        config, _ = load_model_config(folder)
+        config.tensor_parallel_num_weight_shards = shards
+        assert counts(nemo_rl.set_up(config, {}, tp=tp)) == right
+
     def test_by_model_overrides(self, folder, tp, shards, right, hooked):
         config, _ = load_model_config(folder)
         config = nemo_rl.set_up(config, {SHARDS: shards}, tp=tp)
