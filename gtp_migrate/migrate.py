@@ -79,7 +79,7 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
     Raises:
         UndecidedError: nobody can tell which form to write.
     """
-    outcome = Outcome(files=len(surveyed.files), problems=list(surveyed.problems))
+    outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
     tree = Tree.of(surveyed)
     tree.read_parents_outside()
     if not any(file.glance.old or file.glance.new for file in tree.files.values()):
@@ -130,7 +130,8 @@ class _Migration:
 
     def _take_in_surroundings(self, set_aside: list[Found]) -> None:
         """Reads the recipes that may inherit from the given ones without being given: never written, but proven."""
-        for found in [*set_aside, *discover(surroundings(self.options.paths))]:
+        around = (folder.found(name) for folder in discover(surroundings(self.options.paths)) for name in folder.names)
+        for found in itertools.chain(set_aside, around):
             if found.id not in self.tree.files:
                 with contextlib.suppress(OSError):
                     self.tree.add(found)
@@ -241,8 +242,9 @@ class _Migration:
                 after = before
         by_file = self._by_file(plan.changes)
         outcome.problems.extend(problem for problem in plan.problems if problem not in outcome.problems)
+        outcome.problems.sort(key=lambda problem: problem.place)
         outcome.left = len(kept) < len(by_file) or bool(bad)
-        outcome.proven = len(plan.recipes)
+        outcome.proven = sum(any(path in kept for path in self._layers(recipe)) for recipe in plan.recipes)
         grouped: dict[str, list[Edited]] = {}
         for path in self._writing_order(plan.recipes, kept):
             changes = by_file[path]

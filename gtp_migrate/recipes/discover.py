@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import NamedTuple
 
 _SUFFIXES = (".yaml", ".yml")
@@ -23,6 +24,25 @@ class Found(NamedTuple):
     shown: str
     #: The file itself, behind all links: what is written.
     real: str
+
+
+def parent_id(folder: str, path: str, known: Container[str]) -> str:
+    """The id of the recipe that one in `folder` (a real path) names by `path`.
+
+    Args:
+        folder: the real path of the folder.
+        path: as written in `defaults:`.
+        known: ids of recipes; asking the disk can be spared for these.
+    """
+    joined = os.path.join(folder, path)
+    plain = os.path.normpath(joined)
+    # Without a link on the way the two are one; a `..` behind a name is where it would matter.
+    if plain in known and not _UP_AGAIN.search(path):
+        return plain
+    return recipe_id(joined)
+
+
+_UP_AGAIN = re.compile(r"[^./]/+\.\./|\.\.\./")
 
 
 def recipe_id(path: str) -> str:
@@ -50,7 +70,24 @@ def shorten(path: str) -> str:
 Unreadable = Callable[[str, OSError], None]
 
 
-def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> Iterator[Found]:
+class Folder(NamedTuple):
+    """The recipe files of one folder."""
+
+    #: What stands before a name to show it to a person: the folder as it was reached, with a `/`, or nothing.
+    prefix: str
+    #: The folder's real path.
+    real: str
+    names: list[str]
+    #: Those of the names that are symbolic links.
+    links: set[str]
+
+    def found(self, name: str) -> Found:
+        """The recipe of this name."""
+        identity = f"{self.real}/{name}"
+        return Found(identity, self.prefix + name, os.path.realpath(identity) if name in self.links else identity)
+
+
+def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> Iterator[Folder]:
     """The recipes in `paths`, each once: a file named itself, a folder's `*.yaml` and `*.yml` at any depth.
 
     Links are followed; a folder reached a second time, also by a loop, is not entered again.
@@ -58,50 +95,58 @@ def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> 
     Raises:
         OSError: one of the paths does not exist.
     """
-    seen_files: set[str] = set()
-    seen_folders: set[str] = set()
+    named: set[str] = set()
+    walked: set[str] = set()
     for path in paths:
         if os.path.isdir(path):
-            files = _walk(path, seen_folders, unreadable)
+            for folder in _walk(path, walked, unreadable):
+                if named:
+                    folder.names[:] = [name for name in folder.names if f"{folder.real}/{name}" not in named]
+                yield folder
         else:
             os.stat(path)
-            files = iter([found(path, shown=os.path.normpath(path))])
-        for file in files:
-            if file.id not in seen_files:
-                seen_files.add(file.id)
-                yield file
+            folder_path, name = os.path.split(os.path.normpath(path))
+            real = os.path.realpath(folder_path)
+            is_walked = real in walked and name.endswith(_SUFFIXES)
+            if not is_walked and f"{real}/{name}" not in named:
+                named.add(f"{real}/{name}")
+                prefix = os.path.join(folder_path, "") if folder_path else ""
+                yield Folder(prefix, real, [name], {name} if os.path.islink(path) else set())
 
 
-def _walk(folder: str, seen: set[str], unreadable: Unreadable) -> Iterator[Found]:
-    pending = [os.path.normpath(folder)]
+def _walk(folder: str, seen: set[str], unreadable: Unreadable) -> Iterator[Folder]:
+    folder = os.path.normpath(folder)
+    pending = [(folder, os.path.realpath(folder))]
     while pending:
-        shown = pending.pop()
-        real = os.path.realpath(shown)
+        shown, real = pending.pop()
         if real in seen:
             continue
         seen.add(real)
         prefix = "" if shown == "." else os.path.join(shown, "")
+        folders, names, links = [], [], set()
         try:
             with os.scandir(shown) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
+                for entry in listing:
+                    name = entry.name
+                    if entry.is_dir():
+                        if name != ".git":
+                            path = f"{real}/{name}"
+                            folders.append((prefix + name, os.path.realpath(path) if entry.is_symlink() else path))
+                    elif name.endswith(_SUFFIXES) and entry.is_file():
+                        names.append(name)
+                        if entry.is_symlink():
+                            links.add(name)
         except OSError as error:
             unreadable(shown, error)
             continue
-        folders = []
-        for entry in entries:
-            name = entry.name
-            if entry.is_dir():
-                if name != ".git":
-                    folders.append(prefix + name)
-            elif name.endswith(_SUFFIXES) and entry.is_file():
-                identity = f"{real}/{name}"
-                yield Found(identity, prefix + name, os.path.realpath(identity) if entry.is_symlink() else identity)
-        pending.extend(reversed(folders))
+        names.sort()
+        yield Folder(prefix, real, names, links)
+        pending.extend(sorted(folders, reverse=True))
 
 
-def is_excluded(file: Found, globs: Iterable[str]) -> bool:
+def is_excluded(shown: str, globs: Iterable[str]) -> bool:
     """Whether a glob names the file: matched against the path as shown, its tail, and its folders."""
-    shown = file.shown.replace(os.sep, "/")
+    shown = shown.replace(os.sep, "/")
     parts = shown.split("/")
     for glob in globs:
         pattern = glob.rstrip("/")

@@ -170,7 +170,7 @@ class Resolver:
                 merged = error
             self._merged[number] = merged
         if isinstance(merged, RecipeError):
-            raise RecipeError(Problem(Place(self.tree.file(identity).shown), merged.problem.what, merged.problem.todo))
+            raise merged
         return merged
 
     def _merge_anew(self, identity: str) -> DictConfig:

@@ -7,11 +7,11 @@ the bytes, and imports no YAML parser.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gtp_migrate.problems import Place, Problem
-from gtp_migrate.recipes.discover import Found, discover, is_excluded, recipe_id
+from gtp_migrate.recipes.discover import Folder, Found, discover, is_excluded, parent_id
 from gtp_migrate.recipes.glance import Glance, glance
 from gtp_migrate.recipes.keys import NEW_KEY_BYTES, OLD_KEY_BYTES
 
@@ -25,20 +25,32 @@ Progress = Callable[[str, int, int], None]
 class Survey:
     """What the bytes of the given files show."""
 
-    #: Every file that could be read, with what a glance shows.
-    files: list[tuple[Found, Glance]] = field(default_factory=list)
+    #: Folder by folder, the files that could be read and what a glance shows of each.
+    folders: list[tuple[Folder, list[tuple[str, Glance]]]] = field(default_factory=list)
     #: The bytes of those that mention a setting, by recipe id.
     data: dict[str, bytes] = field(default_factory=dict)
     #: Files that were found but are to be left alone.
     set_aside: list[Found] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
+    @property
+    def count(self) -> int:
+        """How many files were read."""
+        return sum(len(files) for _, files in self.folders)
+
+    def files(self) -> Iterator[tuple[Found, Glance]]:
+        """Every file that could be read, with what a glance shows."""
+        for folder, files in self.folders:
+            for name, seen in files:
+                yield folder.found(name), seen
+
     def inherits_from_outside(self) -> bool:
         """Whether a file may inherit from one that was not given: that one may hold a setting."""
-        ids = {found.id for found, _ in self.files}
+        ids = {f"{folder.real}/{name}" for folder, files in self.folders for name, _ in files}
         return any(
-            defaults is None or any(recipe_id(f"{folder}/{path}") not in ids for path in defaults)
-            for folder, defaults in {(os.path.dirname(found.id), seen.defaults) for found, seen in self.files}
+            defaults is None or any(parent_id(folder.real, path, ids) not in ids for path in defaults)
+            for folder, files in self.folders
+            for defaults in {seen.defaults for _, seen in files}
         )
 
 
@@ -55,27 +67,32 @@ def survey(paths: Iterable[str], exclude: tuple[str, ...] = (), progress: Progre
     """
     result = Survey()
 
-    def unreadable(folder: str, error: OSError) -> None:
-        what = f"cannot be listed ({error.strerror})"
-        result.problems.append(Problem(Place(folder), what, "make it readable and run again"))
+    def unreadable(path: str, error: OSError) -> None:
+        what = f"cannot be read ({error.strerror})"
+        result.problems.append(Problem(Place(path), what, "make it readable and run again"))
 
     known: dict[bytes, Glance] = {}
-    for found in discover(paths, unreadable):
-        if exclude and is_excluded(found, exclude):
-            result.set_aside.append(found)
-            continue
-        try:
-            data = read_bytes(found.id)
-        except OSError as error:
-            what = f"cannot be read ({error.strerror})"
-            result.problems.append(Problem(Place(found.shown), what, "make it readable and run again"))
-            continue
-        seen = _glance(data, known)
-        if seen.old or seen.new:
-            result.data[found.id] = data
-        result.files.append((found, seen))
-        if not len(result.files) % 500:
-            progress("reading", len(result.files), 0)
+    done = 0
+    for folder in discover(paths, unreadable):
+        files = []
+        prefix = folder.real + "/"
+        for name in folder.names:
+            if exclude and is_excluded(folder.prefix + name, exclude):
+                result.set_aside.append(folder.found(name))
+                continue
+            path = prefix + name
+            try:
+                data = read_bytes(path)
+            except OSError as error:
+                unreadable(folder.prefix + name, error)
+                continue
+            seen = _glance(data, known)
+            if seen.old or seen.new:
+                result.data[path] = data
+            files.append((name, seen))
+        result.folders.append((folder, files))
+        done += len(files)
+        progress("reading", done, 0)
     return result
 
 

@@ -6,12 +6,12 @@ Source: `load_config_with_inheritance` in NeMo-RL (`nemo_rl/utils/config.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gtp_migrate.problems import Place, Problem, RecipeError
-from gtp_migrate.recipes.discover import Found, found, recipe_id
+from gtp_migrate.recipes.discover import Found, found, parent_id
 from gtp_migrate.recipes.glance import Glance, glance
 from gtp_migrate.recipes.keys import LAYOUT_PATHS, KeyPath
 from gtp_migrate.recipes.layer import Layer, decode, read_layer
@@ -50,7 +50,7 @@ class Tree:
     def of(cls, surveyed: Survey) -> Tree:
         """The tree of the given files."""
         tree = cls()
-        for file, seen in surveyed.files:
+        for file, seen in surveyed.files():
             tree.files[file.id] = RecipeFile(file, seen, True, surveyed.data.get(file.id))
         return tree
 
@@ -115,7 +115,7 @@ class Tree:
                     defaults = self.layer(identity).defaults
                 except RecipeError:
                     defaults = ()
-            known = self._parents[identity] = _parent_ids(identity, defaults)
+            known = self._parents[identity] = _parent_ids(identity, defaults, self.files)
         return known
 
     def parents(self, identity: str) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Tree:
             RecipeError: the file cannot be read or parsed, or a parent does not exist.
         """
         defaults = self.layer(identity).defaults
-        ids = _parent_ids(identity, defaults)
+        ids = _parent_ids(identity, defaults, self.files)
         for parent, written in zip(ids, defaults, strict=True):
             try:
                 self.file(parent)
@@ -155,11 +155,14 @@ class Tree:
         if known is not None:
             return known
         if identity in below:
-            circle = [*below[below.index(identity) :], identity]
-            entry = self.layer(identity).entries[("defaults",)]
+            circle = below[below.index(identity) :]
+            # Named by the same file whoever runs into it: one circle is one problem.
+            first = min(circle)
+            circle = circle[circle.index(first) :] + circle[: circle.index(first)] + (first,)
+            entry = self.layer(first).entries[("defaults",)]
             raise RecipeError(
                 Problem(
-                    Place(self.file(identity).shown, entry.line, entry.column),
+                    Place(self.file(first).shown, entry.line, entry.column),
                     "inherits from itself: " + " → ".join(self.file(step).shown for step in circle),
                     "break the circle and run again",
                 )
@@ -241,6 +244,6 @@ def _is_kept(reference: KeyPath, layer: Layer) -> bool:
     return reference in layer.entries and not layer.entries[reference].is_container
 
 
-def _parent_ids(identity: str, defaults: Iterable[str]) -> tuple[str, ...]:
+def _parent_ids(identity: str, defaults: Iterable[str], known: Container[str]) -> tuple[str, ...]:
     folder = os.path.dirname(identity)
-    return tuple(recipe_id(os.path.join(folder, path)) for path in defaults)
+    return tuple(parent_id(folder, path, known) for path in defaults)
