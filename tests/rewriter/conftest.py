@@ -16,6 +16,8 @@ import pytest
 from gtp_migrate.cli import main
 from gtp_migrate.recipes import discover
 
+from . import oracle
+
 Content = str | bytes
 
 
@@ -39,7 +41,12 @@ Migrate = Callable[..., Ran]
 
 
 def dedent(content: Content) -> Content:
-    return content if isinstance(content, bytes) else textwrap.dedent(content).removeprefix("\n")
+    return content if isinstance(content, bytes) else text(content)
+
+
+def text(indented: str) -> str:
+    """A text that a test has indented, as a file would hold it."""
+    return textwrap.dedent(indented).removeprefix("\n")
 
 
 def write_files(folder: Path, files: dict[str, Content]) -> None:
@@ -124,3 +131,56 @@ def migrate(tmp_path: Path) -> Migrate:
         return run(folder, *args, *paths)
 
     return migrate
+
+
+@pytest.fixture
+def becomes(migrate: Migrate, tmp_path: Path) -> Callable[..., Ran]:
+    """`becomes(before, after, *arguments)`: a run turns the files into `after`, and a second one leaves them so.
+
+    Files that `after` does not name stay as they are. By the tests' own reading every recipe must train as before.
+    """
+
+    def becomes(
+        before: dict[str, Content],
+        after: dict[str, Content],
+        *args: str,
+        paths: tuple[str, ...] = (".",),
+        proven: bool = True,
+    ) -> Ran:
+        write_files(tmp_path / "before", before)
+        ran = migrate(before, *args, paths=paths)
+        assert ran.code == 0, ran.stderr
+        assert ran.files == {name: _text(content) for name, content in {**before, **after}.items()}
+        again = migrate({}, *args, paths=paths)
+        assert (again.code, again.files) == (0, ran.files), again.stderr
+        if proven:
+            typed = "megatron-cfg" in args
+            tp = int(args[args.index("--tp") + 1]) if "--tp" in args else 6
+            for name in before:
+                old = oracle.topologies(tmp_path / "before" / name, typed=typed, tp=tp)
+                assert oracle.topologies(tmp_path / "work" / name, typed=typed, tp=tp) == old, name
+                assert oracle.old_keys(tmp_path / "work" / name) == []
+        return ran
+
+    return becomes
+
+
+@pytest.fixture
+def stays(migrate: Migrate) -> Callable[..., Ran]:
+    """`stays(files, *arguments)`: a run exits 3 and writes nothing."""
+
+    def stays(files: dict[str, Content], *args: str, paths: tuple[str, ...] = (".",), code: int = 3) -> Ran:
+        ran = migrate(files, *args, paths=paths)
+        assert ran.code == code, ran.stderr
+        assert ran.files == {name: _text(content) for name, content in files.items()}
+        return ran
+
+    return stays
+
+
+def _text(content: Content) -> Content:
+    content = dedent(content)
+    if isinstance(content, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return content.decode()
+    return content
