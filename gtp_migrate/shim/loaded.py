@@ -227,9 +227,6 @@ def deriving(config: Any) -> Iterator[None]:
         yield
     finally:
         _deriving.reset(token)
-        state = vars(config)
-        if MEMORY in state and id(config) not in _deriving.get():
-            state[MEMORY] = {**state[MEMORY], "values": _values(config)}
 
 
 @contextlib.contextmanager

@@ -49,8 +49,8 @@ def check(saved: SavedTopology, requested: SavedTopology, *, allow: bool = False
             continue
         message = (
             f"{saved.checkpoint}: the {before.axis.name} weights were saved with {before} and would be read "
-            f"with {now}. Fused weights of a GTP-sharded checkpoint can be read only with the sizes it was "
-            f"written with; otherwise their rows are scrambled without an error"
+            f"with {now}. Where GTP is on at either end, fused weights come out right only between the same "
+            f"sizes; otherwise their rows are scrambled without an error"
         )
         if allow:
             say(logging.WARNING, f"{message}. Read anyway, as asked for.")

@@ -242,6 +242,15 @@ def test_a_config_the_run_made_itself_is_left_alone(bridge, hooked):
     assert counts(config) == (12, 6)
 
 
+def test_a_size_the_class_drops_is_a_shard_count_from_the_load_on(tmp_path):
+    folder = save(checkpoints.NEW.provider(**MODEL, tensor_model_parallel_size=4), tmp_path, gtp_weight_remat_size=3)
+    with shim.installed():
+        config, _ = load_model_config(folder)
+    assert counts(config) == (12, 3)
+    config.finalize()
+    assert counts(config) == (12, 3)
+
+
 @pytest.mark.parametrize("finalized", [True, False])
 @pytest.mark.parametrize(("tp", "right"), [(4, 3), (8, 1)])
 @pytest.mark.parametrize("recorded", ["shards", "size"])
