@@ -1,0 +1,282 @@
+"""The proof, held against a rewriter that is broken on purpose.
+
+Each break is one that a fault in planning or editing could cause. Nothing of what is connected with it may be
+written, the message says which recipe or file and what would change, and a good file in the same run is migrated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gtp_migrate.edit
+import gtp_migrate.migrate
+import gtp_migrate.plan
+import gtp_migrate.topology
+from gtp_migrate.shards import AXES, Axis
+from tests.rewriter.test_properties import contents, run
+
+BASE = """\
+policy:
+  megatron_cfg:
+    tensor_model_parallel_size: 4  # over all GPUs of a node
+    expert_tensor_parallel_size: 2
+    learning_rate: 1
+    model_overrides:
+      # three times as many shards
+      gtp_weight_remat_size: 3  # why
+      moe_router_dtype: fp32
+"""
+CHILD = """\
+defaults: base.yaml
+policy:
+  megatron_cfg:
+    tensor_model_parallel_size: 8
+"""
+OFF = """\
+defaults: base.yaml
+policy:
+  megatron_cfg:
+    model_overrides:
+      gtp_weight_remat_size: null
+"""
+HEIR = "defaults: base.yaml\nlogger: {wandb: false}\n"
+MERGED = """\
+policy:
+  megatron_cfg: &BASE
+    tensor_model_parallel_size: 4
+    model_overrides:
+      moe_router_dtype: fp32
+      gtp_weight_remat_size: 3
+teacher:
+  megatron_cfg:
+    <<: *BASE
+    model_overrides:
+      gtp_weight_remat_size: 2
+"""
+GOOD = """\
+policy:
+  megatron_cfg:
+    tensor_model_parallel_size: 4
+    expert_tensor_parallel_size: 4
+    model_overrides:
+      gtp_weight_remat_size: 5
+"""
+
+Text = Callable[[str], str]
+Change = gtp_migrate.plan.Change
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Breaks the editing of every file but the good one: its changes before, or its text after."""
+
+    def break_it(*, change: Callable[[Change], Change] | None = None, text: Text | None = None) -> None:
+        real = gtp_migrate.edit.edit
+
+        def edit(before: str, changes: Any, *rest: Any, **options: Any) -> str:
+            if "good" in next(iter(changes)).file:
+                return real(before, changes, *rest, **options)
+            if change is not None:
+                changes = [change(each) for each in changes]
+            after = real(before, changes, *rest, **options)
+            if text is None:
+                return after
+            assert text(after) != after, "the break does not bite"
+            return text(after)
+
+        monkeypatch.setattr(gtp_migrate.migrate, "edit", edit)
+
+    return break_it
+
+
+@pytest.fixture
+def no_additions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what mends a recipe that needs a number of its own."""
+    monkeypatch.setattr(gtp_migrate.plan.Planner, "add", lambda *_: False)
+
+
+@pytest.fixture
+def only_topologies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the comparison of the file's text: the recipes' topologies alone must tell."""
+    monkeypatch.setattr(gtp_migrate.migrate, "same_elsewhere", lambda *_: True)
+
+
+def expect_refusal(root: Path, files: dict[str, str], *said: str, options: tuple[str, ...] = ()) -> None:
+    """Runs, and sees that the given files stay, the good one is migrated, and a message says all of `said`."""
+    if "--target" not in options:
+        options = ("--target", "model-overrides", *options)
+    (root / ".git").mkdir()
+    for name, text in {**files, "good.yaml": GOOD}.items():
+        (root / name).write_text(text)
+    dry = run(root, "--dry-run", "-q", *options)
+    assert dry.exit_code == 3
+    assert [line for line in dry.stdout.splitlines() if line.startswith("+++ ")] == ["+++ b/good.yaml"]
+    assert run(root, "--check", "-q", *options).exit_code == 1
+    result = run(root, "-q", *options)
+    after = contents(root)
+    assert {name: after[name].decode() for name in files} == files, "written in spite of the proof"
+    assert "_num_weight_shards: 20" in after["good.yaml"].decode()
+    assert result.exit_code == 3
+    lines = [line for line in result.stderr.splitlines() if all(text in line for text in said)]
+    assert lines, result.stderr
+    assert not any("good.yaml" in line for line in result.stderr.splitlines())
+
+
+def valued(old: str, new: str) -> Callable[[Change], Change]:
+    """A break of what is planned."""
+    return lambda change: dataclasses.replace(change, value=new) if change.value == old else change
+
+
+def test_unbroken_all_is_migrated(tmp_path: Path) -> None:
+    """What the other tests break works otherwise."""
+    for name, text in {"base.yaml": BASE, "child.yaml": CHILD, "off.yaml": OFF, "merged.yaml": MERGED}.items():
+        (tmp_path / name).write_text(text)
+    assert run(tmp_path, "--target", "megatron-cfg").exit_code == 0
+    assert not any(b"gtp_weight_remat_size" in data for data in contents(tmp_path).values())
+
+
+@pytest.mark.parametrize(
+    ("number", "to"),
+    [
+        ("13", "(13) must be a multiple of the parallel size (4)"),
+        ("11", "(11) must be a multiple of the parallel size (4)"),
+        ("16", "GTP 4"),
+        ("4", "GTP 1"),
+        ("null", "GTP 1"),
+        ("${mul:3,${..tensor_model_parallel_sizes}}", "not found"),
+        ("${mul:3,${.tensor_model_parallel_size}}", "not found"),
+        ("${mul:3,${..expert_tensor_parallel_size}}", "(6) must be a multiple of the parallel size (4)"),
+        ("${mul:6,${..expert_tensor_parallel_size}}x", "'12x'"),
+    ],
+)
+def test_another_number(tmp_path: Path, broken: Any, no_additions: None, number: str, to: str) -> None:
+    broken(change=valued("12", number))
+    expect_refusal(tmp_path, {"base.yaml": BASE}, "base.yaml", "would change from TP 4, ETP 2, GTP 3", to)
+
+
+def test_the_parallel_size_of_the_wrong_axis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_additions: None
+) -> None:
+    def of_the_other(settings: Any, axis: Axis) -> int:
+        return gtp_migrate.topology.parallel_size(settings, AXES[1 - AXES.index(axis)])
+
+    monkeypatch.setattr(gtp_migrate.plan, "parallel_size", of_the_other)
+    expect_refusal(tmp_path, {"base.yaml": BASE}, "base.yaml", "would change from TP 4, ETP 2, GTP 3, expert GTP 1 to")
+
+
+def test_the_key_of_the_wrong_axis(tmp_path: Path, broken: Any, no_additions: None) -> None:
+    broken(change=lambda change: dataclasses.replace(change, key=AXES[1].num_weight_shards))
+    expect_refusal(
+        tmp_path, {"base.yaml": BASE}, "base.yaml", "from TP 4, ETP 2, GTP 3, expert GTP 1 to", "GTP 1, expert GTP 6"
+    )
+
+
+def test_a_number_where_a_child_needs_another(tmp_path: Path, broken: Any, no_additions: None) -> None:
+    broken(change=lambda change: dataclasses.replace(change, value="12"))
+    expect_refusal(
+        tmp_path,
+        {"base.yaml": BASE, "child.yaml": CHILD},
+        "child.yaml",
+        "from TP 8, ETP 2, GTP 3, expert GTP 1",
+        "(12) must be a multiple of the parallel size (8)",
+    )
+
+
+def test_a_child_that_is_not_given(tmp_path: Path, broken: Any) -> None:
+    """It cannot be mended with an addition, and is proven all the same."""
+    broken(change=lambda change: dataclasses.replace(change, value="24"))
+    files = {"base.yaml": BASE.replace("parallel_size: 4", "parallel_size: 8"), "child.yaml": CHILD.replace("8", "4")}
+    expect_refusal(
+        tmp_path, files, "child.yaml", "from TP 4, ETP 2, GTP 3", "GTP 6", options=("--exclude", "child.yaml")
+    )
+
+
+def test_a_null_lost(tmp_path: Path, broken: Any, no_additions: None) -> None:
+    line = "      tensor_parallel_num_weight_shards: null\n"
+    broken(text=lambda text: text.replace(line, "      more: 1\n") if line in text else text + "\n")
+    expect_refusal(tmp_path, {"base.yaml": BASE, "off.yaml": OFF}, "off.yaml")
+
+
+@pytest.mark.usefixtures("only_topologies", "no_additions")
+def test_a_null_lost_is_told_by_the_topology(tmp_path: Path, broken: Any) -> None:
+    line = "      tensor_parallel_num_weight_shards: null\n"
+    broken(text=lambda text: text.replace(line, "      more: 1\n") if line in text else text + "\n")
+    expect_refusal(
+        tmp_path,
+        {"base.yaml": BASE, "off.yaml": OFF},
+        "off.yaml",
+        "from TP 4, ETP 2, GTP 1, expert GTP 1 to TP 4, ETP 2, GTP 3, expert GTP 1",
+    )
+
+
+ELSEWHERE = "cannot be rewritten without changing something else in the file"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("learning_rate: 1", "learning_rate: 2"),
+        ("learning_rate: 1", 'learning_rate: "1"'),
+        ("    learning_rate: 1\n", ""),
+        ("      moe_router_dtype: fp32\n", ""),
+        ("moe_router_dtype: fp32", "moe_router_dtype: fp32\n      more: 1"),
+        ("parallel_size: 4", "parallel_size: 2"),
+        ("  # why", ""),
+        ("      # three times as many shards\n", ""),
+        ("  # over all GPUs of a node", ""),
+        ("# why", "# How"),
+        ("policy:", "policies:"),
+        ("    model_overrides:\n", ""),
+        ("learning_rate: 1", "learning_rate: [1"),
+        ("learning_rate: 1", "learning_rate: 1\n    learning_rate: 1"),
+    ],
+)
+def test_an_edit_that_touches_something_else(tmp_path: Path, broken: Any, old: str, new: str) -> None:
+    broken(text=lambda text: text.replace(old, new))
+    expect_refusal(tmp_path, {"base.yaml": BASE, "heir.yaml": HEIR}, "base.yaml")
+
+
+def test_what_is_said_of_something_else(tmp_path: Path, broken: Any) -> None:
+    broken(text=lambda text: text.replace("      moe_router_dtype: fp32\n", ""))
+    expect_refusal(tmp_path, {"base.yaml": BASE, "heir.yaml": HEIR}, "base.yaml:8:7", ELSEWHERE)
+
+
+def test_overrides_removed_where_a_merge_key_brings_in_others(tmp_path: Path, broken: Any) -> None:
+    broken(text=lambda text: text.replace("    model_overrides: {}\n", ""))
+    expect_refusal(tmp_path, {"merged.yaml": MERGED}, "merged.yaml", ELSEWHERE, options=("--target", "megatron-cfg"))
+
+
+def test_overrides_left_null(tmp_path: Path, broken: Any) -> None:
+    """A null would wipe out what is inherited."""
+    broken(text=lambda text: text.replace("model_overrides: {}", "model_overrides:"))
+    expect_refusal(tmp_path, {"merged.yaml": MERGED}, "merged.yaml", ELSEWHERE, options=("--target", "megatron-cfg"))
+
+
+@pytest.mark.usefixtures("only_topologies", "no_additions")
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("parallel_size: 4", "parallel_size: 2", ("from TP 4, ETP 2, GTP 3, expert GTP 1", "TP 2, ETP 2, GTP 6")),
+        ("tensor_parallel_size: 2", "tensor_parallel_size: 1", ("from TP 4, ETP 2, GTP 3, expert GTP 1", "ETP 1")),
+        ("policy:", "policies:", ("megatron_cfg",)),
+        ("tensor_parallel_num_weight_shards", "gtp_weight_remat_size", ("gtp_weight_remat_size",)),
+        ("tensor_parallel_num_weight_shards", "num_weight_shards", ("from TP 4, ETP 2, GTP 3", "to", "GTP 1")),
+        ("    model_overrides:\n", "    modle_overrides:\n", ("from TP 4, ETP 2, GTP 3", "to", "GTP 1")),
+    ],
+)
+def test_topologies_alone_tell(tmp_path: Path, broken: Any, old: str, new: str, said: tuple[str, ...]) -> None:
+    broken(text=lambda text: text.replace(old, new))
+    expect_refusal(tmp_path, {"base.yaml": BASE, "heir.yaml": HEIR}, "base.yaml", *said)
+
+
+@pytest.mark.usefixtures("no_additions")
+def test_heirs_of_a_bad_file_are_left_and_told(tmp_path: Path, broken: Any) -> None:
+    """Connected files are all left: those that only inherit, and those that would change themselves."""
+    broken(change=valued("12", "16"))
+    files = {"base.yaml": BASE, "heir.yaml": HEIR, "off.yaml": OFF}
+    expect_refusal(tmp_path, files, "heir.yaml", "from TP 4, ETP 2, GTP 3", "GTP 4")
