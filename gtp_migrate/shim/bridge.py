@@ -94,7 +94,7 @@ def _build_from_model_section(wrapped: Any, instance: Any, args: Any, kwargs: An
     if last is not None and isinstance(last[1], Mapping):
         path, run_config = last
         section = run_config.get("model")
-        if section is not None and any(argument is section for argument in (*args, *kwargs.values())):
+        if isinstance(section, Mapping) and any(argument is section for argument in (*args, *kwargs.values())):
             _last_run_config.set(None)
             _remember(config, loaded.recorded_in(run_config, path), _folder(path))
     return config
