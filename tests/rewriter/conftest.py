@@ -73,7 +73,10 @@ def read_files(folder: Path) -> dict[str, Content]:
 def _captured() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
     out, err = io.BytesIO(), io.BytesIO()
     before = sys.stdout, sys.stderr
-    wrapped = [io.TextIOWrapper(stream, encoding="utf-8", newline="") for stream in (out, err)]
+    wrapped = [
+        io.TextIOWrapper(out, encoding="utf-8", newline=""),
+        io.TextIOWrapper(err, encoding="utf-8", newline="", errors="backslashreplace"),
+    ]
     sys.stdout, sys.stderr = wrapped
     try:
         yield out, err
@@ -104,7 +107,7 @@ def run(folder: Path, *args: str) -> Ran:
     return Ran(
         read_files(folder),
         0 if code is None else code if isinstance(code, int) else 1,
-        out.getvalue().decode(),
+        out.getvalue().decode(errors="surrogateescape"),
         err.getvalue().decode(),
     )
 

@@ -162,10 +162,9 @@ def test_keys_that_are_no_texts(migrate: Migrate, key: str) -> None:
         assert ran.problems[0].startswith("a.yaml")
 
 
-@pytest.mark.parametrize("key", ["[a, b]", "{a: b}", "? [a]\n"])
+@pytest.mark.parametrize("key", ["[a, b]", "{a: b}", "? [a]\n", "? {a: {b: c}}\n"])
 def test_keys_that_are_containers(beside: Beside, key: str) -> None:
-    text = (key + ": 1\n" if not key.startswith("?") else key + ": 1\n") + OLD
-    ran = beside({"bad.yaml": text})
+    ran = beside({"bad.yaml": f"{key}: 1\n{OLD}"})
     assert ran.code == 3
     assert len(ran.problems) == 1
 
@@ -185,7 +184,7 @@ def test_other_things_where_a_mapping_is_expected(beside: Beside, key: str, valu
 
 
 def test_a_parent_that_is_missing(beside: Beside) -> None:
-    ran = beside({"bad.yaml": "# first\ndefaults: [good.yaml, gone/base.yaml]\n" + OLD})
+    ran = beside({"other.yaml": "a: 1\n", "bad.yaml": "# first\ndefaults: [other.yaml, gone/base.yaml]\n" + OLD})
     one_line(ran, "bad.yaml:2:1", "gone/base.yaml", "No such file")
 
 
@@ -341,7 +340,7 @@ def test_an_alias_bomb_of_holders(beside: Beside) -> None:
         "a: &a {b: *a}\n" + OLD,
         "a: &a [*a]\n" + OLD,
         OLD.replace("policy:", "policy: &p") + "  again: *p\n",
-        "policy: &p\n  <<: *p\n  megatron_cfg: {model_overrides: {gtp_weight_remat_size: 3}}\n",
+        OLD.replace("policy:", "policy: &p\n  <<: *p"),
     ],
     ids=["mapping", "list", "around a setting", "merge"],
 )
@@ -378,14 +377,17 @@ def test_a_long_chain_of_parents(migrate: Migrate) -> None:
     assert ran.files == {**files, "r000.yaml": NEW}
 
 
-def test_an_interpolation_that_refers_to_itself(beside: Beside) -> None:
-    text = OLD.replace("size: 4", "size: ${policy.megatron_cfg.tensor_model_parallel_size}")
-    ran = beside({"bad.yaml": text})
-    assert ran.code == 3
-    assert len(ran.problems) == 1
-
-
-@pytest.mark.parametrize("tp", ["${unknown_resolver:4}", "${mul:4}", "${", "${}", "${oc.env:A_NAME_THAT_NOBODY_SETS}"])
+@pytest.mark.parametrize(
+    "tp",
+    [
+        "${policy.megatron_cfg.tensor_model_parallel_size}",
+        "${unknown_resolver:4}",
+        "${mul:4}",
+        "${",
+        "${}",
+        "${oc.env:A_NAME_THAT_NOBODY_SETS}",
+    ],
+)
 def test_interpolations_that_fail(migrate: Migrate, tp: str) -> None:
     """A TP that is not known here is kept as it is; where it cannot be right, a line says so."""
     text = OLD.replace("size: 4", f"size: '{tp}'")
@@ -406,12 +408,13 @@ def test_interpolations_that_fail(migrate: Migrate, tp: str) -> None:
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names of files and folders that may not be read, whoever runs the tests."""
+    """Names of files and folders that the package may not read, whoever runs the tests."""
     names: set[str] = set()
     before = {"open": builtins.open, "scandir": os.scandir, "os.open": os.open}
 
     def check(path: object) -> None:
-        if isinstance(path, (str, os.PathLike)) and Path(path).name in names:
+        asks = str(sys._getframe(2).f_globals.get("__name__"))
+        if asks.startswith("gtp_migrate") and isinstance(path, (str, os.PathLike)) and Path(path).name in names:
             raise PermissionError(13, "Permission denied", str(path))
 
     def open_(path: object, *args: object, **more: object) -> object:
@@ -432,29 +435,22 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_a_file_that_may_not_be_read(beside: Beside, unreadable: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read(beside: Beside, unreadable: set[str]) -> None:
     unreadable.add("locked.yaml")
-    with monkeypatch.context():
-        ran = run_locked(beside, unreadable, {"locked.yaml": OLD})
+    ran = beside({"locked.yaml": OLD})
     one_line(ran, "locked.yaml", "Permission denied")
 
 
 def test_a_parent_that_may_not_be_read(beside: Beside, unreadable: set[str]) -> None:
     unreadable.add("locked.cfg")
-    ran = run_locked(beside, unreadable, {"locked.cfg": "a: 1\n", "child.yaml": "defaults: locked.cfg\n" + OLD})
+    ran = beside({"locked.cfg": "a: 1\n", "child.yaml": "defaults: locked.cfg\n" + OLD})
     one_line(ran, "child.yaml:1:1", "locked.cfg", "Permission denied")
 
 
 def test_a_folder_that_may_not_be_listed(beside: Beside, unreadable: set[str]) -> None:
     unreadable.add("locked")
-    ran = run_locked(beside, unreadable, {"locked/a.yaml": OLD})
+    ran = beside({"locked/a.yaml": OLD})
     one_line(ran, "locked", "Permission denied")
-
-
-def run_locked(beside: Beside, unreadable: set[str], files: dict[str, Content]) -> Ran:
-    """Writing and comparing the files needs the right that the run does not have; pathlib has its own `open`."""
-    assert unreadable
-    return beside(files)
 
 
 def test_a_file_that_goes_while_we_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
