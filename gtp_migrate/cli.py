@@ -114,7 +114,8 @@ def migrate(
             _wrong(f"{error.filename}: cannot be read ({error.strerror}); give a file or a folder that is there")
         if not surveyed.data and not surveyed.problems and not surveyed.inherits_from_outside():
             if not quiet:
-                print(f"Nothing to migrate in {surveyed.count:,} files.", file=sys.stderr)
+                files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
+                print(f"Nothing to migrate in {files}.", file=sys.stderr)
             return
         from gtp_migrate.migrate import Options, write_all
         from gtp_migrate.migrate import migrate as work_out

@@ -132,7 +132,7 @@ class _Editor:
         self.splice(start, key.end, quote + change.key + quote)
         if change.value != change.old.partition(": ")[2]:
             new = self.spell(change.value, pair.value, pair.mapping.flow)
-            gap = "" if pair.value.start > key.end and self.text[pair.value.start - 1] in " \t\n" else " "
+            gap = " " if pair.value.start == pair.value.end else ""
             self.splice(pair.value.start, pair.value.end, gap + new)
             self.forget(pair.value)
 
@@ -149,7 +149,6 @@ class _Editor:
             self.splice(pair.value.end, pair.value.end, f", {old}")
         else:
             end = self.line_end(pair.value.content_end)
-            end -= self.text[end - 1 : end] == "\r"
             self.splice(end, end, self.newline(pair.key.start) + " " * self.column(pair.key.start) + old)
         self.replace(change)
 
@@ -280,7 +279,7 @@ class _Editor:
     def lines_of(self, changes: list[Change], pairs: list[Pair], mapping: Node, home: Pair) -> list[str]:
         """The lines of a block mapping that loses all its entries: what moves, and every comment."""
         out: list[str] = []
-        position = self.line_end(home.key.end) + 1
+        position = self.next_line(home.key.end)
         by_start = {pair.key.start: (change, pair) for change, pair in zip(changes, pairs, strict=True)}
         for start in sorted(by_start):
             change, pair = by_start[start]
@@ -294,7 +293,7 @@ class _Editor:
                 out.append(line + (f"{self.gap(pair.value.content_end)}{comment}" if comment else ""))
             elif comment:
                 out.append(comment)
-            position = self.line_end(pair.value.content_end) + 1
+            position = self.next_line(pair.value.content_end)
         return out
 
     def value_of(self, change: Change, pair: Pair, home: Pair | None) -> str:
@@ -417,8 +416,6 @@ class _Editor:
             self.splice(end, end, "".join(line + newline for line in block))
             return
         end = self.line_end(end)
-        if end > 0 and self.text[end - 1 : end] == "\r":
-            end -= 1
         self.splice(end, end, "".join(newline + line for line in block))
 
     def step(self, node: Node) -> str:
@@ -437,9 +434,15 @@ class _Editor:
         return self.text.rfind("\n", 0, position) + 1
 
     def line_end(self, position: int) -> int:
-        """Where the line's `\\n` stands, or the end of the text."""
+        """Where the line's ending stands, or the end of the text."""
         end = self.text.find("\n", position)
-        return len(self.text) if end < 0 else end
+        if end < 0:
+            return len(self.text)
+        return end - 1 if end > position and self.text[end - 1] == "\r" else end
+
+    def next_line(self, position: int) -> int:
+        """Where the next line starts, or the end of the text."""
+        return self.text.find("\n", position) + 1 or len(self.text)
 
     def column(self, position: int) -> int:
         return position - self.line_start(position)
@@ -449,8 +452,8 @@ class _Editor:
 
     def newline(self, position: int) -> str:
         """The line ending in use around a position."""
-        end = self.line_end(position)
-        if end == len(self.text):
+        end = self.text.find("\n", position)
+        if end < 0:
             end = self.text.find("\n")
         return "\r\n" if end > 0 and self.text[end - 1] == "\r" else "\n"
 
@@ -459,8 +462,9 @@ class _Editor:
 
     def whole_lines(self, start: int, end: int) -> tuple[int, int]:
         """From the start of a line through the end of one, with one line ending."""
-        if end < len(self.text):
-            return start, end + 1
+        after = self.next_line(end)
+        if after > end:
+            return start, after
         if start > 0:
             start -= 1
             if self.text[start - 1 : start] == "\r":

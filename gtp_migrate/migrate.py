@@ -84,7 +84,11 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
     tree.read_parents_outside()
     if not any(file.glance.old or file.glance.new for file in tree.files.values()):
         return outcome
-    outcome.choice = Choice(options.target, "--target") if options.target else choose(options.paths)
+    outcome.choice = (
+        Choice(options.target, "--target")
+        if options.target
+        else choose(file.found.id for file in tree.files.values() if file.given and file.data)
+    )
     return _Migration(options, tree, outcome, outcome.choice.target, progress).run(surveyed.set_aside)
 
 
@@ -96,6 +100,7 @@ class _Migration:
         self.target = target
         self.progress = progress
         self.blocked: set[str] = set()
+        self.edited: dict[tuple[str, tuple[Change, ...]], bytes] = {}
 
     def run(self, set_aside: list[Found]) -> Outcome:
         seeds = self._seeds()
@@ -155,7 +160,7 @@ class _Migration:
         plan = planner.plan
         while True:
             texts = self._texts(plan)
-            after = Resolver(self._tree_with(texts), self.options.assumed, before.sections)
+            after = before.on(self._tree_with(texts))
             failures = list(verify(plan.recipes, before, after, self.target))
             if not self._add_where_needed(planner, failures, before):
                 return texts, failures, after
@@ -175,26 +180,36 @@ class _Migration:
         """The new content of each file, by its real path; a file that cannot be edited blocks itself."""
         texts: dict[str, bytes] = {}
         for path, changes in self._by_file(plan.changes).items():
-            identity = changes[0].file
-            if identity in plan.blocked:
+            if changes[0].file in plan.blocked:
                 continue
-            before = self.tree.text(identity)
-            try:
-                after = edit(before, changes, self.target)
-                if not same_elsewhere(before, after):
-                    raise EditError(
-                        Problem(
-                            changes[0].place,
-                            "cannot be rewritten without changing something else in the file",
-                            "migrate this file by hand",
-                        )
-                    )
-            except EditError as error:
-                plan.problems.append(error.problem)
-                plan.blocked.add(identity)
-                continue
-            texts[path] = after.encode("utf-8")
+            key = (path, tuple(changes))
+            if key not in self.edited:
+                try:
+                    self.edited[key] = self._edit(changes)
+                except EditError as error:
+                    plan.problems.append(error.problem)
+                    plan.blocked.add(changes[0].file)
+                    continue
+            texts[path] = self.edited[key]
         return texts
+
+    def _edit(self, changes: list[Change]) -> bytes:
+        """The new content of one file. Raises `EditError`."""
+        before = self.tree.text(changes[0].file)
+        after = edit(before, changes, self.target)
+        try:
+            same = same_elsewhere(before, after)
+        except RecipeError:
+            same = False
+        if not same:
+            raise EditError(
+                Problem(
+                    changes[0].place,
+                    "cannot be rewritten without changing something else in the file",
+                    "migrate this file by hand",
+                )
+            )
+        return after.encode("utf-8")
 
     def _by_file(self, changes: Iterable[Change]) -> dict[str, list[Change]]:
         by_file: dict[str, list[Change]] = {}
@@ -233,7 +248,7 @@ class _Migration:
         bad_groups = {groups.find(path) for path in bad}
         kept = {path: text for path, text in texts.items() if groups.find(path) not in bad_groups}
         if len(kept) < len(texts):
-            after = Resolver(self._tree_with(kept), self.options.assumed, before.sections)
+            after = before.on(self._tree_with(kept))
             touched_recipes = [recipe for recipe in plan.recipes if any(path in kept for path in self._layers(recipe))]
             still = list(verify(touched_recipes, before, after, self.target))
             if still:  # pragma: no cover - groups do not share a recipe

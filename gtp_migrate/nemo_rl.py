@@ -29,13 +29,17 @@ class Choice:
     why: str
 
 
-def choose(paths: Iterable[str]) -> Choice:
+def choose(recipes: Iterable[str]) -> Choice:
     """Looks for the NeMo-RL checkout around the recipes, else for an installed one.
+
+    Args:
+        recipes: paths of the files that hold a setting.
 
     Raises:
         UndecidedError: two checkouts take different forms, or one types only one of the two fields.
     """
-    sources = dict.fromkeys(source for path in paths if (source := _around(path)))
+    folders = sorted({os.path.dirname(os.path.abspath(recipe)) for recipe in recipes})
+    sources = dict.fromkeys(source for folder in folders if (source := _around(folder)))
     if not sources:
         installed = _installed()
         if installed is None:
@@ -51,8 +55,8 @@ def choose(paths: Iterable[str]) -> Choice:
     return choices[0]
 
 
-def _around(path: str) -> str | None:
-    folder = os.path.realpath(path)
+def _around(folder: str) -> str | None:
+    folder = os.path.realpath(folder)
     while True:
         source = os.path.join(folder, _SOURCE)
         if os.path.isfile(source):

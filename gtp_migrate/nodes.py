@@ -124,6 +124,9 @@ def _enter(document: Document, stack: list[Node], keys: list[Node | None], event
             raise NodesError(f"the alias *{event.anchor} has no anchor")
         document.aliases.append(node)
     elif isinstance(event, ScalarEvent):
+        if start == end and keys and keys[-1] is not None:
+            # An empty value has the place of the next token; it stands behind its colon.
+            start = end = document.text.find(":", keys[-1].end, start + 1) + 1 or keys[-1].end
         node = Node("scalar", start, end, event.anchor, event.style, event.value)
     else:
         kind = "mapping" if isinstance(event, MappingStartEvent) else "list"

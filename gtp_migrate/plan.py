@@ -32,7 +32,7 @@ from gtp_migrate.recipes.layer import Entry, Layer, mentions_old_key, read_layer
 from gtp_migrate.recipes.resolve import ABSENT, Holder, Resolver, Settings, Unresolved, of_axis
 from gtp_migrate.recipes.tree import RecipeFile, Tree
 from gtp_migrate.shards import AXES, DENSE, Axis
-from gtp_migrate.topology import TopologyError, old_size, parallel_size
+from gtp_migrate.topology import TopologyError, old_size, parallel_size, shard_count
 
 _SINGLE_INTERPOLATION = re.compile(r"\$\{.*\}", re.S)
 
@@ -134,6 +134,8 @@ class _Setting:
     #: Where the file has it: several where an anchor or a merge key repeats it.
     paths: list[KeyPath]
     uses: list[_Use] = field(default_factory=list)
+    #: Of an old size: recipes that get it, but have a count that is the later word.
+    overruled: list[_Use] = field(default_factory=list)
 
 
 class Planner:
@@ -155,6 +157,7 @@ class Planner:
             recipes: ids of all recipes that have a layer with a setting.
         """
         self.plan.recipes = sorted(recipes, key=lambda identity: self.tree.file(identity).shown)
+        collected: set[str] = set()
         for identity in self.plan.recipes:
             try:
                 order = self.tree.order(identity)
@@ -163,10 +166,14 @@ class Planner:
                 self._unresolvable(identity, error)
                 continue
             for layer_id in order:
-                self._collect(layer_id)
+                if layer_id not in collected:
+                    collected.add(layer_id)
+                    self._collect(layer_id)
             for holder in resolved.holders:
                 for axis in AXES:
                     self._use(identity, holder, axis)
+        for setting in self._settings.values():
+            setting.uses = setting.uses or setting.overruled
         for setting in sorted(self._settings.values(), key=lambda s: (self.tree.file(s.file).shown, s.entry.offset)):
             self._decide(setting)
         self._find_references()
@@ -232,8 +239,18 @@ class Planner:
                 )
                 continue
             setting = self._setting(source[0], (*parent, key), source[1], form)
-            setting.uses.append(_Use(recipe, holder, axis))
+            use = _Use(recipe, holder, axis)
+            if form is Form.SIZE and self._is_overruled(holder.settings, axis):
+                setting.overruled.append(use)
+            else:
+                setting.uses.append(use)
         self._check_both(recipe, holder, axis)
+
+    def _is_overruled(self, settings: Settings, axis: Axis) -> bool:
+        """Whether a count makes the old size beside it of no effect."""
+        with contextlib.suppress(TopologyError):
+            return shard_count(settings, axis, self.target, before=True) is not None
+        return False
 
     def _check_both(self, recipe: str, holder: Holder, axis: Axis) -> None:
         """Old and new setting in one recipe: they agree, or the new one is the later word, or nobody can say."""
@@ -299,7 +316,7 @@ class Planner:
         if not (is_old or to_move):
             return
         if not file.given:
-            heirs = sorted({self.tree.file(use.recipe).shown for use in setting.uses if self._is_given(use.recipe)})
+            heirs = sorted(self.tree.file(recipe).shown for recipe in self._given_heirs(setting))
             if heirs:
                 more = f" and {len(heirs) - 1} more" if len(heirs) > 1 else ""
                 self._problem(
@@ -337,6 +354,20 @@ class Planner:
             self._change(setting, Kind.MOVE, _spelled(setting.entry.value))
             return
         self._decide_size(setting, beside, paths_ok)
+
+    def _given_heirs(self, setting: _Setting) -> Iterator[str]:
+        """The given recipes that get the setting's key, be it with a value of their own."""
+
+        def value(settings: Settings) -> object:
+            pair = settings.size if setting.form is Form.SIZE else settings.override_shards
+            return of_axis(pair, setting.axis)
+
+        for recipe in self._readable():
+            if self._is_given(recipe) and setting.file in self.tree.order(recipe):
+                with contextlib.suppress(RecipeError):
+                    holders = self.resolver.resolve(recipe).holders
+                    if any(value(holder.settings) is not ABSENT for holder in holders):
+                        yield recipe
 
     def _decide_size(self, setting: _Setting, beside: _Beside, paths_ok: bool) -> None:
         value = setting.entry.value
@@ -421,10 +452,9 @@ class Planner:
                 f"gets no {name} from any file, so the number of shards is not known",
                 f"give --{name.lower()} N, or use --style interpolation",
             )
-        return (
-            f"needs a different number of shards in several recipes, and {name} cannot be referred to",
-            "migrate it by hand",
-        )
+        if self.style is Style.INTERPOLATION:
+            return f"has no key for {name} that every recipe which gets it sets", "use another --style"
+        return f"needs different numbers of shards, and has no key for {name} to refer to", "migrate it by hand"
 
     def _number(self, setting: _Setting, complete: list[_Use], needs: list[int | None]) -> int | None:
         """The number for the file itself, else the one that most of its recipes need."""
@@ -609,6 +639,13 @@ class Planner:
         """
         if not self._is_given(recipe) or len(holder.cases) > 1 or holder.path != holder.real:
             return False
+        in_overrides = self.target is Target.MODEL_OVERRIDES
+        own = (*holder.path, *([MODEL_OVERRIDES] if in_overrides else []), axis.num_weight_shards)
+        if own in self.tree.layer(recipe).entries or any(
+            (change.file, change.axis, change.holder) == (recipe, axis, holder.path) and change.kind is not Kind.DROP
+            for change in self.plan.changes
+        ):
+            return False
         try:
             need = _Use(recipe, holder, axis).shards()
         except TopologyError:
@@ -626,11 +663,6 @@ class Planner:
             "inherited",
             self.describe_parallel(recipe, holder, axis),
         )
-        if any(
-            known.kind is Kind.ADD and (known.file, known.axis, known.holder) == (recipe, axis, holder.path)
-            for known in self.plan.changes
-        ):
-            return False
         self.plan.changes.append(change)
         return True
 

@@ -154,8 +154,10 @@ class _Pruner:
     def __init__(self, loader: Any, shown: str, wanted: frozenset[KeyPath], everything: bool) -> None:
         self.loader = loader
         self.shown = shown
-        self.wanted = wanted | {("defaults",)}
+        self.wanted = wanted
         self.everything = everything
+        # Of the paths that are always wanted none has anything below it.
+        self.below_wanted = not wanted <= LAYOUT_PATHS
         self.on_the_way = {path[:length] for path in wanted for length in range(1, len(path))}
         self.result = Layer()
         self.holds: dict[int, bool] = {}
@@ -235,6 +237,8 @@ class _Pruner:
         if isinstance(node, yaml.SequenceNode):
             if len(path) > _DEEPEST:
                 return []
+            if path == ("defaults",):
+                return self.loader.construct_object(node, True)
             items = [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
             return [None if item is _DROPPED else item for item in items]
         value = self.loader.construct_object(node, True)
@@ -246,15 +250,15 @@ class _Pruner:
         if self.everything or len(path) == 1 or self.holds.get(id(node)):
             return True
         key, inside = path[-1], path[-2]
-        if inside == MEGATRON_CFG:
-            return key == MODEL_OVERRIDES or key in MEGATRON_KEYS
-        if inside == MODEL_OVERRIDES:
-            return key in OVERRIDE_KEYS
-        if key == OVERRIDE_MARKER:
-            return len(path) == 2
-        if key == MEGATRON_CFG or path in self.on_the_way:
+        if inside == MEGATRON_CFG and (key == MODEL_OVERRIDES or key in MEGATRON_KEYS):
             return True
-        return any(path[:length] in self.wanted for length in range(len(path) + 1))
+        if inside == MODEL_OVERRIDES and key in OVERRIDE_KEYS:
+            return True
+        if key == MEGATRON_CFG or (key == OVERRIDE_MARKER and len(path) == 2):
+            return True
+        if path in self.wanted or path in self.on_the_way:
+            return True
+        return self.below_wanted and any(path[:length] in self.wanted for length in range(len(path)))
 
     def _defaults(self) -> tuple[str, ...]:
         if "defaults" not in self.result.data:

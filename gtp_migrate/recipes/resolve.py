@@ -122,10 +122,17 @@ class Resolver:
         self.tree = tree
         self.assumed = assumed
         self.sections = sections
-        self._numbers: dict[Any, int] = {}
         self._signatures: dict[str, int] = {}
+        # By content, whatever the tree.
+        self._numbers: dict[Any, int] = {}
         self._merged: dict[int, DictConfig | RecipeError] = {}
         self._resolved: dict[int, Resolved] = {}
+
+    def on(self, tree: Tree) -> Resolver:
+        """The same for another tree of the same recipes, which knows already what this one has worked out."""
+        other = Resolver(tree, self.assumed, self.sections)
+        other._numbers, other._merged, other._resolved = self._numbers, self._merged, self._resolved
+        return other
 
     def signature(self, identity: str) -> int:
         """A number that two recipes share only where they resolve to the same.
@@ -181,7 +188,10 @@ class Resolver:
                 return own
             base = OmegaConf.create({})
             for parent in parents:
-                base = merge_with_override(base, copy.deepcopy(self._merge(parent)))
+                above = self._merge(parent)
+                base = (
+                    merge_with_override(base, copy.deepcopy(above)) if len(parents) > 1 or _is_marked(above) else above
+                )
             return merge_with_override(base, own)
         except (OmegaConfBaseException, TypeError, ValueError) as error:
             raise RecipeError(
@@ -284,8 +294,10 @@ def register_resolvers() -> None:
 def merge_with_override(base: DictConfig, child: DictConfig) -> DictConfig:
     """`child` over `base`; a mapping at the top of `child` that is marked `_override_` replaces the base's.
 
-    Both may be changed. Raises what OmegaConf raises.
+    `child` loses its marks. Raises what OmegaConf raises.
     """
+    if _is_marked(child):
+        base = copy.deepcopy(base)
     for key in list(child.keys()):
         if OmegaConf.is_missing(child, key):
             continue
@@ -297,6 +309,11 @@ def merge_with_override(base: DictConfig, child: DictConfig) -> DictConfig:
     merged = OmegaConf.merge(base, child)
     assert isinstance(merged, DictConfig)
     return merged
+
+
+def _is_marked(config: DictConfig) -> bool:
+    """Whether a mapping at the top of a recipe has an `_override_`, be it false."""
+    return any(isinstance(node, DictConfig) and OVERRIDE_MARKER in node for _, node in config.items_ex(resolve=False))
 
 
 def value_of(mapping: Any, key: Any) -> Any:

@@ -127,7 +127,7 @@ def _glance(data: bytes, known: dict[bytes, Glance]) -> Glance:
     is_only_line = (
         end > 0
         and (start == 0 or data[start - 1] == 0x0A)
-        and data[end + 1 : end + 2] not in (b" ", b"\t", b"-")
+        and data[end + 1 : end + 2].isalpha()
         and data.find(b"defaults", end) < 0
     )
     if not is_only_line:

@@ -41,6 +41,7 @@ class Tree:
     files: dict[str, RecipeFile] = field(default_factory=dict)
     _layers: dict[str, Layer] = field(default_factory=dict)
     _parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _checked_parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _wanted: frozenset[KeyPath] = LAYOUT_PATHS
     #: Bytes that stand in for what is on the disk: the tree as it would be after an edit.
@@ -124,6 +125,9 @@ class Tree:
         Raises:
             RecipeError: the file cannot be read or parsed, or a parent does not exist.
         """
+        known = self._checked_parents.get(identity)
+        if known is not None:
+            return known
         defaults = self.layer(identity).defaults
         ids = _parent_ids(identity, defaults, self.files)
         for parent, written in zip(ids, defaults, strict=True):
@@ -138,6 +142,7 @@ class Tree:
                         "correct `defaults:` or bring the file back, and run again",
                     )
                 ) from None
+        self._checked_parents[identity] = ids
         return ids
 
     def order(self, identity: str) -> tuple[str, ...]:
@@ -229,7 +234,8 @@ class Tree:
                 tops = {path[0] for path in wanted}
                 for identity in identities:
                     if identity in self._layers:
-                        tops.update(holder[0] for holder in self._layers[identity].holders)
+                        layer = self._layers[identity]
+                        tops.update(path[0] for path in layer.holders | layer.references)
                 return frozenset(tops)
             self._wanted = frozenset(wanted)
             self._layers.clear()
@@ -237,7 +243,15 @@ class Tree:
     def with_edits(self, edited: dict[str, bytes]) -> Tree:
         """The same tree with other content in some files. Nothing is written."""
         same = {identity: layer for identity, layer in self._layers.items() if identity not in edited}
-        return Tree(self.files, same, self._parents, dict(self._orders), self._wanted, edited)
+        return Tree(
+            self.files,
+            same,
+            self._parents,
+            dict(self._checked_parents),
+            dict(self._orders),
+            self._wanted,
+            edited,
+        )
 
 
 def _is_kept(reference: KeyPath, layer: Layer) -> bool:
