@@ -55,7 +55,12 @@ def plain(value: Any) -> Any:
     """A value to compare: which of the ways of not being there it is, but not why."""
     if value is ABSENT or value is MISSING:
         return repr(value)
-    return "unknown" if isinstance(value, Unresolved) else value
+    return "unknown" if isinstance(value, Unresolved) else _without_content(value)
+
+
+def _without_content(value: Any) -> Any:
+    """No setting is a list or a mapping; what is in one does not matter."""
+    return type(value) if OmegaConf.is_config(value) else value
 
 
 def look(mapping: Any, key: str) -> Any:
@@ -98,10 +103,10 @@ def by_oracle(config: DictConfig, resolved: Resolved) -> dict[Any, Any]:
         if path in tried:
             holder[TP] = tried[path]
         overrides = look(holder, "model_overrides")
-        values[path] = [look(holder, key) for _, key in OF_HOLDER] + [
-            *(look(overrides, key) for key in (*OLD, *NEW)),
-            *(look(holder, key) for key in NEW),
-        ]
+        found = [look(holder, key) for _, key in OF_HOLDER]
+        found += [look(overrides, key) for key in (*OLD, *NEW)]
+        found += [look(holder, key) for key in NEW]
+        values[path] = [_without_content(value) for value in found]
     return values
 
 
