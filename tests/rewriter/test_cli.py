@@ -123,7 +123,7 @@ def test_a_person_is_needed(migrate: Migrate) -> None:
         (("a.yaml", "--style", "fancy"), "fancy"),
         (("a.yaml", "--target", "elsewhere"), "elsewhere"),
         (("a.yaml", "--tp", "0"), "--tp"),
-        (("a.yaml", "--tp", "four"), "four"),
+        (("a.yaml", "--tp", "four"), "--tp"),
         (("a.yaml", "--etp", "-1"), "--etp"),
         (("a.yaml", "--no-such-option"), "--no-such-option"),
         (("a.yaml", "--dry-run", "--check"), "--check"),
