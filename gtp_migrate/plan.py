@@ -457,10 +457,10 @@ class Planner:
         return f"needs different numbers of shards, and has no key for {name} to refer to", "migrate it by hand"
 
     def _number(self, setting: _Setting, complete: list[_Use], needs: list[int | None]) -> int | None:
-        """The number for the file itself, else the one that most of its recipes need."""
-        own = {need for use, need in zip(complete, needs, strict=True) if use.recipe == setting.file}
-        if len(own) == 1:
-            return own.pop()
+        """The number for the mapping that it stands in, else the one that most of its recipes need."""
+        for use, need in zip(complete, needs, strict=True):
+            if use.recipe == setting.file and use.holder.overrides == setting.paths[0][:-1]:
+                return need
         counted = Counter(needs).most_common(1)
         return counted[0][0] if counted else None
 

@@ -128,6 +128,8 @@ def _walk(folder: str, seen: set[str], unreadable: Unreadable) -> Iterator[Folde
             with os.scandir(shown) as listing:
                 for entry in listing:
                     name = entry.name
+                    if entry.is_symlink() and not os.path.exists(entry.path):
+                        continue
                     if entry.is_dir():
                         if name != ".git":
                             path = f"{real}/{name}"

@@ -81,7 +81,7 @@ def decode(data: bytes, shown: str) -> str:
     except UnicodeDecodeError as error:
         before = data[: error.start]
         line = before.count(b"\n") + 1
-        column = error.start - (before.rfind(b"\n") + 1) + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
         raise RecipeError(
             Problem(
                 Place(shown, line, column),
@@ -213,6 +213,13 @@ class _Pruner:
         data: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if key_node.tag == _STRING_TAG else self.loader.construct_object(key_node, True)
+            if isinstance(key, (list, dict, set)):
+                raise _error(
+                    self.shown,
+                    key_node.start_mark,
+                    "has a key that is a list or a mapping, which NeMo-RL rejects",
+                    "correct it and run again",
+                )
             child = (*path, key)
             value = self._value(value_node, child)
             if value is _DROPPED:

@@ -32,7 +32,7 @@ class Verbosity(IntEnum):
 def make_console() -> Console:
     """stderr; as wide as it needs to be where it is not a terminal, so that no name is cut."""
     width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else 200
-    return Console(stderr=True, width=width, soft_wrap=False, highlight=False)
+    return Console(stderr=True, width=width, soft_wrap=False, highlight=False, emoji=False)
 
 
 def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verbosity) -> None:
