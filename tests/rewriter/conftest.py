@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from gtp_migrate.cli import main
-from gtp_migrate.recipes import discover
 
 from . import oracle
 
@@ -90,8 +89,6 @@ def _captured() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
 
 def run(folder: Path, *args: str) -> Ran:
     """Runs `gtp-migrate` with these arguments in a folder. Whatever it raises, but its exit, comes out."""
-    # The command is one process; the tests are many runs in one, each in a folder of its own.
-    getattr(getattr(discover, "_real_folder", None), "cache_clear", lambda: None)()
     here, argv = Path.cwd(), sys.argv
     code: object = 0
     with _captured() as (out, err):
