@@ -53,16 +53,14 @@ def edit(text: str, changes: Iterable[Change], target: Target, *, keep_nulls: bo
     change = changes[0]
     try:
         editor = _Editor(read(body), target)
-        if keep_nulls:
-            for change in filter(is_null, changes):
-                editor.put_beside(change)
-            changes = [change for change in changes if not is_null(change)]
         for change in changes:
             if change.kind is Kind.REPLACE:
                 editor.replace(change)
+                if keep_nulls and is_null(change):
+                    editor.put_back(change)
         for group in _by_mapping(editor, [c for c in changes if c.kind in (Kind.MOVE, Kind.DROP)]):
             change = group[0]
-            editor.take_out(group)
+            editor.take_out(group, keep_nulls)
         for change in changes:
             if change.kind is Kind.ADD:
                 editor.add(change)
@@ -136,21 +134,15 @@ class _Editor:
             self.splice(pair.value.start, pair.value.end, gap + new)
             self.forget(pair.value)
 
-    def put_beside(self, change: Change) -> None:
-        """Writes a new null, and leaves the old one behind it."""
+    def put_back(self, change: Change) -> None:
+        """Writes the old null behind the new one."""
         pair = self.pair(change)
-        if change.kind is Kind.MOVE:
-            if pair.mapping.pair is None:
-                raise _CannotEdit("it does not stand in a megatron_cfg itself")
-            self.insert_before(pair.mapping.pair, [("", f"{change.key}: null", "")])
-            return
         old = f"{pair.key.value}: null"
         if pair.mapping.flow:
             self.splice(pair.value.end, pair.value.end, f", {old}")
         else:
             end = self.line_end(pair.value.content_end)
             self.splice(end, end, self.newline(pair.key.start) + " " * self.column(pair.key.start) + old)
-        self.replace(change)
 
     def forget(self, value: Node) -> None:
         """Notes that a value's text goes, with its anchor or alias."""
@@ -179,11 +171,12 @@ class _Editor:
 
     # -- MOVE and DROP ---------------------------------------------------------------------------------
 
-    def take_out(self, changes: list[Change]) -> None:
+    def take_out(self, changes: list[Change], keep_nulls: bool) -> None:
         """Takes entries out of one `model_overrides`; what moves goes before it."""
         pairs = [self.pair(change) for change in changes]
         mapping = pairs[0].mapping
-        leaving = {pair.key.start for pair in pairs}
+        kept = {change.offset for change in changes if keep_nulls and is_null(change)}
+        leaving = {pair.key.start for pair in pairs} - kept
         stay = [pair for pair in mapping.entries if pair.key.start not in leaving]
         for pair in pairs:
             self.forget(pair.value)
@@ -206,9 +199,11 @@ class _Editor:
     def leave_some(self, changes: list[Change], pairs: list[Pair], mapping: Node, stay: list[Pair]) -> None:
         moved = []
         for change, pair in zip(changes, pairs, strict=True):
-            if mapping.flow:
+            comments, comment = "", ""
+            if pair in stay:
+                pass
+            elif mapping.flow:
                 self.remove_from_flow(pair, mapping, stay)
-                comments, comment = "", ""
             else:
                 comments, comment = self.remove_line(pair, mapping, keep=change.kind is Kind.DROP)
             if change.kind is Kind.MOVE:

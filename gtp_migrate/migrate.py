@@ -301,15 +301,15 @@ class _Migration:
         A count in a later layer wins over an old size below it, so that a tree that is half written still
         means the same; the other way round it would not.
         """
-        later: dict[str, set[str]] = {path: set() for path in kept}
+        later: dict[str, set[str]] = {path: set() for path in sorted(kept)}
         for recipe in recipes:
             layers = [path for path in dict.fromkeys(reversed(self._layers(recipe))) if path in kept]
             for one, other in itertools.pairwise(layers):
                 later[other].add(one)
         try:
-            return list(graphlib.TopologicalSorter(dict(sorted(later.items()))).static_order())
+            return list(graphlib.TopologicalSorter(later).static_order())
         except graphlib.CycleError:
-            return sorted(kept)
+            return _order_with_circles(later)
 
     def _lay_out(self, recipes: Iterable[str], kept: dict[str, bytes], before: Resolver, after: Resolver) -> None:
         for recipe in recipes:
@@ -320,6 +320,33 @@ class _Migration:
             with contextlib.suppress(RecipeError):
                 for layout in layouts(resolver.resolve(recipe), self.target, before=not is_done):
                     self.outcome.layouts.append((self.tree.file(recipe).shown, layout))
+
+
+def _order_with_circles(first: dict[str, set[str]]) -> list[str]:
+    """Each after those it waits for; where some wait for each other, one of them goes first.
+
+    That is so where one recipe inherits from two files in one order, and another in the other: none is right
+    for both. A run that is killed between the two leaves a tree of which the next run says so.
+    """
+
+    def awaited(path: str) -> set[str]:
+        found: set[str] = set()
+        pending = [path]
+        while pending:
+            for other in first[pending.pop()]:
+                if other not in found and other not in done:
+                    found.add(other)
+                    pending.append(other)
+        return found
+
+    done: dict[str, None] = {}
+    while len(done) < len(first):
+        waiting = [path for path in first if path not in done]
+        ready = [path for path in waiting if first[path] <= done.keys()]
+        if not ready:
+            ready = [next(path for path in waiting if all(path in awaited(other) for other in awaited(path)))]
+        done.update(dict.fromkeys(ready))
+    return list(done)
 
 
 class _Groups:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
-import tempfile
 
 from gtp_migrate.problems import Place, Problem
 
@@ -56,32 +56,40 @@ def write(path: str, shown: str, expected: bytes, new: bytes) -> None:
         WriteError: the file changed, or may not be written. It is as it was.
     """
     folder, name = os.path.split(path)
-    temporary = None
+    # Always the same name, so that the next run takes over what a killed one has left.
+    temporary = os.path.join(folder, f".{name}.gtp-migrate")
+    is_ours = False
     try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".gtp-migrate", dir=folder)
-        with os.fdopen(handle, "wb") as stream:
+        status = os.stat(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o600), "wb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = True
+            os.ftruncate(stream.fileno(), 0)
             stream.write(new)
             stream.flush()
-            os.fchmod(stream.fileno(), mode)
-            _keep_owner(stream.fileno(), path)
+            _keep_owner(stream.fileno(), status)
+            os.fchmod(stream.fileno(), stat.S_IMODE(status.st_mode))
             os.fsync(stream.fileno())
-        check_unchanged(path, shown, expected)
-        os.replace(temporary, path)
-        temporary = None
+            check_unchanged(path, shown, expected)
+            os.replace(temporary, path)
+            is_ours = False
         _sync_folder(folder)
+    except BlockingIOError:
+        raise WriteError(
+            Problem(Place(shown), "is being written by another run", "run again when that has ended")
+        ) from None
     except OSError as error:
         raise WriteError(
             Problem(Place(shown), f"could not be written ({error.strerror or error})", "mend that and run again")
         ) from None
     finally:
-        if temporary is not None:
+        if is_ours:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
 
 
-def _keep_owner(handle: int, path: str) -> None:
-    before = os.stat(path)
+def _keep_owner(handle: int, before: os.stat_result) -> None:
     if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
         with contextlib.suppress(OSError):
             os.fchown(handle, before.st_uid, before.st_gid)
