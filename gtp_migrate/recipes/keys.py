@@ -42,6 +42,12 @@ LAYOUT_PATHS: frozenset[KeyPath] = frozenset(
 )
 
 
+#: Where NeMo-RL's own recipes have a `megatron_cfg`, and what is around it.
+USUAL_HOLDERS: frozenset[KeyPath] = frozenset(
+    path for section in ("policy", "teacher", "value") for path in ((section,), (section, MEGATRON_CFG))
+)
+
+
 def dotted(path: KeyPath) -> str:
     """`policy.megatron_cfg`, `teachers[0].megatron_cfg`: a path as OmegaConf writes it."""
     text = ""

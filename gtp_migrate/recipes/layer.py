@@ -62,7 +62,7 @@ class Layer:
     data: dict[Any, Any] = field(default_factory=dict)
     #: Where each kept value stands.
     entries: dict[KeyPath, Entry] = field(default_factory=dict)
-    #: The mappings named `megatron_cfg`.
+    #: What is named `megatron_cfg`, and the interpolations that stand for one, or for a mapping around one.
     holders: set[KeyPath] = field(default_factory=set)
     #: What the kept interpolations refer to.
     references: set[KeyPath] = field(default_factory=set)
@@ -91,13 +91,21 @@ def decode(data: bytes, shown: str) -> str:
         ) from None
 
 
-def read_layer(text: str, shown: str, wanted: frozenset[KeyPath] = LAYOUT_PATHS, everything: bool = False) -> Layer:
+def read_layer(
+    text: str,
+    shown: str,
+    wanted: frozenset[KeyPath] = LAYOUT_PATHS,
+    around: frozenset[KeyPath] = frozenset(),
+    everything: bool = False,
+) -> Layer:
     """Parses the text of one recipe.
 
     Args:
         text: the file's content.
         shown: the file's name in messages.
         wanted: paths outside any `megatron_cfg` to keep, with all that is below them.
+        around: paths of a `megatron_cfg`, or of a mapping around one, in whatever file: an interpolation that
+            refers to one of these is kept.
         everything: keep all there is.
 
     Raises:
@@ -110,7 +118,7 @@ def read_layer(text: str, shown: str, wanted: frozenset[KeyPath] = LAYOUT_PATHS,
             return Layer()
         if not isinstance(root, yaml.MappingNode):
             raise _error(shown, root.start_mark, "is not a mapping", "a recipe starts with `key: value` lines")
-        return _Pruner(loader, shown, wanted, everything).layer(root)
+        return _Pruner(loader, shown, wanted, around, everything).layer(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = one_line(error.problem or error.context or "cannot be parsed")
@@ -151,10 +159,14 @@ def _loader_class() -> Any:
 
 
 class _Pruner:
-    def __init__(self, loader: Any, shown: str, wanted: frozenset[KeyPath], everything: bool) -> None:
+    def __init__(
+        self, loader: Any, shown: str, wanted: frozenset[KeyPath], around: frozenset[KeyPath], everything: bool
+    ) -> None:
         self.loader = loader
         self.shown = shown
         self.wanted = wanted
+        self.around = around
+        self.names_around = {str(path[-1]) for path in around}
         self.everything = everything
         # Of the paths that are always wanted none has anything below it.
         self.below_wanted = not wanted <= LAYOUT_PATHS
@@ -170,7 +182,8 @@ class _Pruner:
         return self.result
 
     def _survey(self, node: yaml.Node) -> bool:
-        """Checks every mapping for duplicate keys, and notes which nodes hold a `megatron_cfg`."""
+        """Checks every mapping for duplicate keys, and notes which nodes hold a `megatron_cfg`, be it by an
+        interpolation."""
         known = self.holds.get(id(node))
         if known is not None:
             return known
@@ -194,6 +207,8 @@ class _Pruner:
             for value in node.value:
                 if self._survey(value):
                     holds = True
+        elif node.value.startswith("${") and node.value.strip("${.}").rpartition(".")[2] in self.names_around:
+            holds = True
         self.holds[id(node)] = holds
         return holds
 
@@ -208,8 +223,6 @@ class _Pruner:
             )
         if any(key.tag == _MERGE_TAG for key, _ in node.value):
             self.loader.flatten_mapping(node)
-        if path and path[-1] == MEGATRON_CFG:
-            self.result.holders.add(path)
         data: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if key_node.tag == _STRING_TAG else self.loader.construct_object(key_node, True)
@@ -221,6 +234,8 @@ class _Pruner:
                     "correct it and run again",
                 )
             child = (*path, key)
+            if key == MEGATRON_CFG:
+                self.result.holders.add(child)
             value = self._value(value_node, child)
             if value is _DROPPED:
                 continue
@@ -250,7 +265,10 @@ class _Pruner:
             return [None if item is _DROPPED else item for item in items]
         value = self.loader.construct_object(node, True)
         if isinstance(value, str) and "${" in value:
-            self.result.references.update(references(value, path))
+            targets = set(references(value, path))
+            self.result.references.update(targets)
+            if targets & self.around:
+                self.result.holders.add(path)
         return value
 
     def _keeps(self, path: KeyPath, node: yaml.Node) -> bool:

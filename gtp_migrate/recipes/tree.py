@@ -13,7 +13,7 @@ from typing import Any
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, found, parent_id
 from gtp_migrate.recipes.glance import Glance, glance
-from gtp_migrate.recipes.keys import LAYOUT_PATHS, KeyPath
+from gtp_migrate.recipes.keys import LAYOUT_PATHS, USUAL_HOLDERS, KeyPath
 from gtp_migrate.recipes.layer import Layer, decode, read_layer
 from gtp_migrate.recipes.survey import Survey, read_bytes
 
@@ -44,6 +44,7 @@ class Tree:
     _checked_parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _wanted: frozenset[KeyPath] = LAYOUT_PATHS
+    _around: frozenset[KeyPath] = USUAL_HOLDERS
     #: Bytes that stand in for what is on the disk: the tree as it would be after an edit.
     _edited: dict[str, bytes] = field(default_factory=dict)
 
@@ -102,7 +103,7 @@ class Tree:
         """
         layer = self._layers.get(identity)
         if layer is None:
-            layer = read_layer(self.text(identity), self.file(identity).shown, self._wanted)
+            layer = read_layer(self.text(identity), self.file(identity).shown, self._wanted, self._around)
             self._layers[identity] = layer
         return layer
 
@@ -219,7 +220,7 @@ class Tree:
         Returns:
             The keys at the top level that can matter; None for all.
         """
-        wanted = set(self._wanted)
+        wanted, around = set(self._wanted), set(self._around)
         while True:
             for identity in identities:
                 try:
@@ -228,7 +229,8 @@ class Tree:
                     continue
                 wanted.update(reference for reference in layer.references if not _is_kept(reference, layer))
                 wanted.update(holder for holder in layer.holders if len(holder) > 2)
-            if wanted == self._wanted:
+                around.update(path[:length] for path in layer.holders for length in range(1, len(path) + 1))
+            if wanted == self._wanted and around == self._around:
                 if () in wanted:
                     return None
                 tops = {path[0] for path in wanted}
@@ -237,7 +239,7 @@ class Tree:
                         layer = self._layers[identity]
                         tops.update(path[0] for path in layer.holders | layer.references)
                 return frozenset(tops)
-            self._wanted = frozenset(wanted)
+            self._wanted, self._around = frozenset(wanted), frozenset(around)
             self._layers.clear()
 
     def with_edits(self, edited: dict[str, bytes]) -> Tree:
@@ -250,6 +252,7 @@ class Tree:
             dict(self._checked_parents),
             dict(self._orders),
             self._wanted,
+            self._around,
             edited,
         )
 

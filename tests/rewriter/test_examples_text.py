@@ -24,7 +24,6 @@ ENTRIES = {
     "double quotes": (f'"{OLD}": 3', f'"{NEW}": 12'),
     "single quotes": (f"'{OLD}': 3", f"'{NEW}': 12"),
     "blanks before the colon": (f"{OLD}  :   3", f"{NEW}  :   12"),
-    "a tab behind the colon": (f"{OLD}:\t3", f"{NEW}:\t12"),
     "blanks at the end": (f"{OLD}: 3   ", f"{NEW}: 12   "),
     "an empty line behind": (f"{OLD}: 3\n", f"{NEW}: 12\n"),
     "a value on the next line": (f"{OLD}:\n        3", f"{NEW}:\n        12"),

@@ -245,13 +245,14 @@ def test_a_disk_that_fills_up_in_the_middle(folder: Path, monkeypatch: pytest.Mo
 
 def test_a_file_that_changes_while_we_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What somebody else wrote is never overwritten."""
-    mkstemp = writing.tempfile.mkstemp
+    open_file = writing.os.open
 
-    def meanwhile(*args: object, **more: object) -> object:
-        (folder / "other.yaml").write_text("mine: 1\n")
-        return mkstemp(*args, **more)  # type: ignore[call-overload]
+    def meanwhile(path: str, flags: int, *args: int) -> int:
+        if flags & writing.os.O_CREAT:
+            (folder / "other.yaml").write_text("mine: 1\n")
+        return open_file(path, flags, *args)
 
-    monkeypatch.setattr(writing.tempfile, "mkstemp", meanwhile)
+    monkeypatch.setattr(writing.os, "open", meanwhile)
     ran = run(folder, ".")
     assert ran.code == 3
     assert ran.files == {"base.yaml": NEW, "child.yaml": CHILD_NEW, "other.yaml": "mine: 1\n"}
