@@ -60,11 +60,32 @@ def stopped_after(count: int | None) -> Iterator[list[tuple[str, bytes]]]:
         gtp_migrate.migrate.write = real
 
 
+@contextlib.contextmanager
+def circles_noted() -> Iterator[list[object]]:
+    """Notes where two files are layers of one recipe in one order and of another in the other."""
+    real = gtp_migrate.migrate._order_with_circles
+    circles: list[object] = []
+
+    def order(first: dict[str, set[str]]) -> list[str]:
+        circles.append(first)
+        return real(first)
+
+    gtp_migrate.migrate._order_with_circles = order
+    try:
+        yield circles
+    finally:
+        gtp_migrate.migrate._order_with_circles = real
+
+
 def check_a_stop(root: Path, tree: RecipeTree, choices: Choices, moments: Any = None) -> int:
     """Stops a run after each of its writes, or after those that `moments` picks of them; returns how many
-    writes there are."""
+    writes there are.
+
+    With `moments` the second run may spell a value otherwise: a recipe that has its own count by then no
+    longer asks for an interpolation above it.
+    """
     before = meanings(root, tree.files, choices)
-    with stopped_after(None) as writes:
+    with stopped_after(None) as writes, circles_noted() as circles:
         undisturbed = run(root, *choices.arguments())
     finished = contents(root)
     allowed = {name: {data} for name, data in tree.files.items()}
@@ -77,11 +98,19 @@ def check_a_stop(root: Path, tree: RecipeTree, choices: Choices, moments: Any = 
         for name, data in contents(root).items():
             assert data in allowed[name], f"{name} is torn after {moment} writes"
         half = contents(root)
-        assert_same_meaning(before, meanings(root, tree.files, choices), choices)
+        if not circles:
+            assert_same_meaning(before, meanings(root, tree.files, choices), choices)
         again = run(root, *choices.arguments())
         told = f"after {moment} of {len(writes)} writes: {half} → {again.output}"
+        if circles and again.exit_code == 3:
+            # No order is right for all recipes: the next run does not guess, it says what disagrees.
+            assert "say different things" in again.output or "would change" in again.output, told
+            continue
         assert again.exit_code == undisturbed.exit_code, told
-        assert contents(root) == finished, told
+        if moments is None and not circles:
+            assert contents(root) == finished, told
+        assert_same_meaning(before, meanings(root, tree.files, choices), choices)
+        assert run(root, "--check", *choices.arguments()).exit_code == (1 if again.exit_code else 0), told
     return len(writes)
 
 
@@ -161,6 +190,8 @@ TREES = {
     },
 }
 
+#: Their files are layers of one recipe in one order and of another in the other.
+IN_A_CIRCLE = {"two parents in both orders", "two parents in both orders, one of them off", "a diamond"}
 #: A number cannot be added to overrides that come by a merge key.
 NOT_WITHOUT_A_PERSON = {("in one file by a merge key", "literal", "model-overrides")}
 
@@ -175,7 +206,8 @@ def test_stopped_after_each_write(name: str, style: str, target: str) -> None:
         assert check_a_stop(root, tree, Choices(target, style)) > 0
 
 
-@settings(max_examples=60 * MORE, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
+@settings(max_examples=25 * MORE, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(trees(), choices(), st.randoms(use_true_random=False))
 def test_random_trees_stopped_after_some_write(tree: RecipeTree, choices: Choices, chance: random.Random) -> None:
     with on_disk(tree) as root:
@@ -185,7 +217,7 @@ def test_random_trees_stopped_after_some_write(tree: RecipeTree, choices: Choice
 
 # -- a real kill -----------------------------------------------------------------------------------------
 
-COPIES = 5
+COPIES = 6
 
 
 def bulk_tree(way: Choices) -> RecipeTree:
@@ -193,7 +225,7 @@ def bulk_tree(way: Choices) -> RecipeTree:
     files = {}
     for number in range(COPIES):
         for kind, (title, tree) in enumerate(TREES.items()):
-            if (title, way.style, way.target) not in NOT_WITHOUT_A_PERSON:
+            if title not in IN_A_CIRCLE and (title, way.style, way.target) not in NOT_WITHOUT_A_PERSON:
                 files.update({f"{kind}/{number}/{name}": text.encode() for name, text in tree.items()})
     return RecipeTree(files)
 
@@ -216,6 +248,7 @@ def left_behind(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file() and path.suffix != ".yaml"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_random_moments() -> None:
     chance = random.Random()

@@ -451,6 +451,7 @@ def git(folder: Path, *arguments: str, stdin: bytes = b"") -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs a copy of NeMo-RL's recipes in ../shared/corpus/nemo_rl")
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_real_tree_is_migrated_whole(tmp_path: Path, target: str) -> None:

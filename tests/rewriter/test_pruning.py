@@ -131,6 +131,7 @@ def test_random_recipes_resolve_as_whole_ones(tree: RecipeTree) -> None:
 
 
 @needs_real_tree
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_real_recipes_resolve_as_whole_ones() -> None:
     known: oracle.Known = {}
