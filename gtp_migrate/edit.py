@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from gtp_migrate.forms import Target
 from gtp_migrate.nodes import Document, Node, NodesError, Pair, read
-from gtp_migrate.plan import Change, Kind
+from gtp_migrate.plan.changes import Change, Kind
 from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MODEL_OVERRIDES
 from gtp_migrate.recipes.layer import BOM
@@ -56,7 +56,7 @@ def edit(text: str, changes: Iterable[Change], target: Target, *, keep_nulls: bo
         for change in changes:
             if change.kind is Kind.REPLACE:
                 editor.replace(change)
-                if keep_nulls and is_null(change):
+                if keep_nulls and change.is_null:
                     editor.put_back(change)
         for group in _by_mapping(editor, [c for c in changes if c.kind in (Kind.MOVE, Kind.DROP)]):
             change = group[0]
@@ -69,11 +69,6 @@ def edit(text: str, changes: Iterable[Change], target: Target, *, keep_nulls: bo
         raise EditError(
             Problem(change.place, f"cannot be rewritten safely: {error}", "migrate this file by hand")
         ) from None
-
-
-def is_null(change: Change) -> bool:
-    """Whether a change turns an old null into a new one."""
-    return change.kind in (Kind.REPLACE, Kind.MOVE) and change.value == "null"
 
 
 def _by_mapping(editor: _Editor, changes: list[Change]) -> list[list[Change]]:
@@ -114,7 +109,7 @@ class _Editor:
 
     def pair(self, change: Change) -> Pair:
         pair = self.document.pairs.get(change.offset if change.offset is not None else -1)
-        if pair is None or change.old.partition(":")[0] != pair.key.value:
+        if pair is None or change.old_key != pair.key.value:
             raise _CannotEdit("two YAML parsers read it differently")
         if pair.key.anchor or pair.key.quote in ("|", ">"):
             raise _CannotEdit("its key has an anchor or a block style")
@@ -128,7 +123,7 @@ class _Editor:
         quote = key.quote or ""
         start = self.text.index(key.value, key.start) if not quote else key.start
         self.splice(start, key.end, quote + change.key + quote)
-        if change.value != change.old.partition(": ")[2]:
+        if not change.keeps_value:
             new = self.spell(change.value, pair.value, pair.mapping.flow)
             gap = " " if pair.value.start == pair.value.end else ""
             self.splice(pair.value.start, pair.value.end, gap + new)
@@ -175,7 +170,7 @@ class _Editor:
         """Takes entries out of one `model_overrides`; what moves goes before it."""
         pairs = [self.pair(change) for change in changes]
         mapping = pairs[0].mapping
-        kept = {change.offset for change in changes if keep_nulls and is_null(change)}
+        kept = {change.offset for change in changes if keep_nulls and change.is_null}
         leaving = {pair.key.start for pair in pairs} - kept
         stay = [pair for pair in mapping.entries if pair.key.start not in leaving]
         for pair in pairs:
@@ -292,12 +287,10 @@ class _Editor:
         return out
 
     def value_of(self, change: Change, pair: Pair, home: Pair | None) -> str:
-        flow = home is not None and home.mapping.flow
         raw = self.text[pair.value.start : pair.value.end]
-        if change.value == change.old.partition(": ")[2] and pair.value.kind == "scalar" and not pair.value.anchor:
-            if raw and "$" not in raw:
-                return raw
-        return self.spell(change.value, pair.value, flow)
+        if change.keeps_value and raw and "$" not in raw and pair.value.kind == "scalar" and not pair.value.anchor:
+            return raw
+        return self.spell(change.value, pair.value, flow=home is not None and home.mapping.flow)
 
     def remove_line(self, pair: Pair, mapping: Node, keep: bool) -> tuple[str, str]:
         """Takes a block entry's lines away.

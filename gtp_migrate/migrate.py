@@ -9,11 +9,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gtp_migrate.edit import EditError, edit, is_null
+from gtp_migrate.edit import EditError, edit
 from gtp_migrate.forms import Style, Target
 from gtp_migrate.layout import Layout, layouts
 from gtp_migrate.nemo_rl import Choice, choose
-from gtp_migrate.plan import Change, Plan, Planner, has_setting
+from gtp_migrate.plan.changes import Change, Plan
+from gtp_migrate.plan.planner import Planner
+from gtp_migrate.plan.settings import has_setting
 from gtp_migrate.problems import Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, discover, surroundings
 from gtp_migrate.recipes.resolve import Assumed, Resolver
@@ -110,7 +112,7 @@ class _Migration:
         self._take_in_surroundings(set_aside)
         recipes = self._recipes(seeds)
         before = self._resolver(self.tree, recipes)
-        planner = Planner(self.tree, before, self.target, self.options.style, self.options.assumed.tp)
+        planner = Planner(self.tree, before, self.target, self.options.style)
         planner.plan.blocked |= self.blocked
         plan = planner.draft(recipes)
         self.progress("proving", 0, len(recipes))
@@ -274,7 +276,7 @@ class _Migration:
         identity = changes[0].file
         before = self.tree.text(identity)
         meanwhile = None
-        if any(map(is_null, changes)):
+        if any(change.is_null for change in changes):
             meanwhile = edit(before, changes, self.target, keep_nulls=True).encode("utf-8")
         return Edited(path, self.tree.file(identity).shown, before.encode("utf-8"), text, meanwhile)
 

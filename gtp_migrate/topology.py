@@ -59,6 +59,11 @@ def parallel_size(settings: Settings, axis: Axis) -> int:
     return expert_parallel_size(None, ep, tp)
 
 
+def effective_ep(settings: Settings) -> int:
+    """EP, 1 where it is not set or not known."""
+    return settings.ep if isinstance(settings.ep, int) else 1
+
+
 def _parallel(value: Any, name: str) -> int:
     if isinstance(value, Unresolved):
         raise TopologyError(f"{name} is not known ({value.why})")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gtp_migrate.layout import Layout
 from gtp_migrate.migrate import Outcome
-from gtp_migrate.plan import Change
+from gtp_migrate.plan.changes import Change
 
 #: Recipes named for one layout; `-v` names all.
 _NAMED = 4

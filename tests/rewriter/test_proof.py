@@ -15,7 +15,9 @@ import pytest
 
 import gtp_migrate.edit
 import gtp_migrate.migrate
-import gtp_migrate.plan
+import gtp_migrate.plan.changes
+import gtp_migrate.plan.planner
+import gtp_migrate.plan.settings
 import gtp_migrate.topology
 from gtp_migrate.shards import AXES, Axis
 from tests.rewriter.test_properties import contents, run
@@ -68,7 +70,7 @@ policy:
 """
 
 Text = Callable[[str], str]
-Change = gtp_migrate.plan.Change
+Change = gtp_migrate.plan.changes.Change
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.fixture
 def no_additions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what mends a recipe that needs a number of its own."""
-    monkeypatch.setattr(gtp_migrate.plan.Planner, "add", lambda *_: False)
+    monkeypatch.setattr(gtp_migrate.plan.planner.Planner, "add", lambda *_: False)
 
 
 @pytest.fixture
@@ -165,12 +167,12 @@ def test_the_parallel_size_of_the_wrong_axis(
     def of_the_other(settings: Any, axis: Axis) -> int:
         return gtp_migrate.topology.parallel_size(settings, AXES[1 - AXES.index(axis)])
 
-    monkeypatch.setattr(gtp_migrate.plan, "parallel_size", of_the_other)
+    monkeypatch.setattr(gtp_migrate.plan.settings, "parallel_size", of_the_other)
     expect_refusal(tmp_path, {"base.yaml": BASE}, "base.yaml", "would change from TP 4, ETP 2, GTP 3, expert GTP 1 to")
 
 
 def test_the_key_of_the_wrong_axis(tmp_path: Path, broken: Any, no_additions: None) -> None:
-    broken(change=lambda change: dataclasses.replace(change, key=AXES[1].num_weight_shards))
+    broken(change=lambda change: dataclasses.replace(change, axis=AXES[1]))
     expect_refusal(
         tmp_path, {"base.yaml": BASE}, "base.yaml", "from TP 4, ETP 2, GTP 3, expert GTP 1 to", "GTP 1, expert GTP 6"
     )
