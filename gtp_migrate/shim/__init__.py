@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["GTPReshardError", "SavedTopology", "install", "installed", "reset_weight_shards", "uninstall"]
 
 _lock = RLock()
-_by_call = False
-_by_context = 0
+_INSTALL = "install()"
 
 
 def __getattr__(name: str) -> Any:
@@ -60,10 +59,13 @@ def install(*, keep_gtp: bool | None = None, allow_gtp_reshard: bool | None = No
         allow_gtp_reshard: log a warning instead of raising :class:`GTPReshardError`. None: the environment
             variable GTP_MIGRATE_ALLOW_RESHARD decides.
     """
-    global _by_call
     with _lock:
-        _by_call = True
-    _put_on(keep_gtp, allow_gtp_reshard)
+        before = settings.asked.pop(_INSTALL, settings.Settings())
+        settings.asked[_INSTALL] = settings.Settings(
+            before.keep_gtp if keep_gtp is None else keep_gtp,
+            before.allow_gtp_reshard if allow_gtp_reshard is None else allow_gtp_reshard,
+        )
+    _put_on()
 
 
 def uninstall() -> None:
@@ -71,9 +73,8 @@ def uninstall() -> None:
 
     A config loaded meanwhile and not finalized yet has its counts as Bridge loaded them.
     """
-    global _by_call
     with _lock:
-        _by_call = False
+        settings.asked.clear()
         _take_off()
 
 
@@ -83,34 +84,26 @@ def installed(*, keep_gtp: bool | None = None, allow_gtp_reshard: bool | None = 
 
     Leaves them on where they were on before, with the options they had. Arguments as in :func:`install`.
     """
-    global _by_context
+    asking = object()
     with _lock:
-        before = settings.current
-        _by_context += 1
+        settings.asked[asking] = settings.Settings(keep_gtp, allow_gtp_reshard)
     try:
-        _put_on(keep_gtp, allow_gtp_reshard)
+        _put_on()
         yield
     finally:
         with _lock:
-            _by_context -= 1
-            settings.current = before
-            if not _by_call and not _by_context:
+            settings.asked.pop(asking, None)
+            if not settings.asked:
                 _take_off()
 
 
-def _put_on(keep_gtp: bool | None, allow_gtp_reshard: bool | None) -> None:
+def _put_on() -> None:
     from gtp_migrate.shim import bridge  # and with it wrapt, which takes longer to import than all of this
 
-    with _lock:
-        settings.current = settings.Settings(
-            settings.current.keep_gtp if keep_gtp is None else keep_gtp,
-            settings.current.allow_gtp_reshard if allow_gtp_reshard is None else allow_gtp_reshard,
-        )
     bridge.put_on()
 
 
 def _take_off() -> None:
     from gtp_migrate.shim import bridge
 
-    settings.current = settings.Settings()
     bridge.take_off()

@@ -40,7 +40,6 @@ _CONFIGS = "megatron.bridge.models.transformer_config"
 _RECORDED = "_gtp_migrate_recorded"
 
 _reading: ContextVar[bool] = ContextVar("gtp_migrate_reading", default=False)
-_last_run_config: ContextVar[tuple[str, Any] | None] = ContextVar("gtp_migrate_run_config", default=None)
 _last_args: ContextVar[tuple[str, Any] | None] = ContextVar("gtp_migrate_args", default=None)
 _yaml: ContextVar[str | None] = ContextVar("gtp_migrate_yaml", default=None)
 
@@ -81,22 +80,19 @@ def _read_run_config(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
         run_config = wrapped(*args, **kwargs)
     finally:
         _reading.reset(token)
-    if isinstance(run_config, dict) and _RECORDED in run_config:
-        loaded.keep_recorded(run_config, run_config.pop(_RECORDED))
-    _last_run_config.set((str(_first(args, kwargs, "run_config_filename")), run_config))
+    if isinstance(run_config, dict):
+        recorded = run_config.pop(_RECORDED, None)
+        loaded.keep_read(run_config, str(_first(args, kwargs, "run_config_filename")), recorded)
     return run_config
 
 
 def _build_from_model_section(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """``instantiate`` and ``ModelConfig.from_dict``, where given the model section of the file just read."""
+    """``instantiate`` and ``ModelConfig.from_dict``, where given the model section of a file Bridge read."""
     config = wrapped(*args, **kwargs)
-    last = _last_run_config.get()
-    if last is not None and isinstance(last[1], Mapping):
-        path, run_config = last
-        section = run_config.get("model")
-        if isinstance(section, Mapping) and any(argument is section for argument in (*args, *kwargs.values())):
-            _last_run_config.set(None)
-            _remember(config, loaded.recorded_in(run_config, path), _folder(path))
+    for argument in (*args, *kwargs.values()):
+        read = loaded.read_as(argument)
+        if read is not None:
+            _remember(config, read.recorded, _folder(read.path))
     return config
 
 
@@ -291,10 +287,10 @@ class Installation:
                 if self.patches.on:
                     hook(cls)
 
-        self.watch_counts(base)
         classes: list[Any] = [base]
         for cls in classes:
             hook(cls)
+            self.watch_counts(cls)
             classes += [below for below in cls.__subclasses__() if below not in classes]
         self.patches.put(base, "__init_subclass__", classmethod(init_subclass))
 

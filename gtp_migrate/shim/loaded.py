@@ -21,9 +21,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
-from gtp_migrate.shards import DENSE, EXPERT
+from gtp_migrate.shards import AXES, DENSE, EXPERT
 from gtp_migrate.shim import settings
 from gtp_migrate.shim.log import say
 from gtp_migrate.shim.reset import apply, differing
@@ -38,11 +38,22 @@ from gtp_migrate.shim.topology import (
 )
 
 MEMORY = "_gtp_migrate_loaded"
-#: What run_configs recorded before Bridge stripped them, by the id of what it read; Bridge caches it as well.
-_recorded: dict[int, tuple[Any, dict[str, Any]]] = {}
+#: By the id of the model section, which is kept so that its id stays its own; Bridge caches what it reads as well.
+_read: dict[int, Read] = {}
+
+
+class Read(NamedTuple):
+    """A model section that Bridge read from a run_config.yaml."""
+
+    section: Mapping[str, Any]
+    #: The file it was read from.
+    path: str
+    #: What the file recorded before Bridge stripped it, see :func:`counts_of`.
+    recorded: dict[str, Any]
+
 
 _SIZES = (DENSE.gtp_size, EXPERT.gtp_size)
-#: Configs whose finalize() or __post_init__() is running in this context: there, sizes are derived, not set.
+#: Ids of the configs whose finalize() or __post_init__() is running in this context: there, sizes are derived.
 _deriving: ContextVar[tuple[int, ...]] = ContextVar("gtp_migrate_deriving", default=())
 #: Every field of a config is being set again with what was read from it, changed or not.
 _repeating: ContextVar[bool] = ContextVar("gtp_migrate_repeating", default=False)
@@ -94,10 +105,13 @@ class CountField:
             state[self.name] = value.count
         else:
             memory = state.get(MEMORY)
-            repeated = _repeating.get() and state.get(self.name, self.default) == value
-            derived = self.name in _SIZES and id(config) in _deriving.get()
-            if memory is not None and not repeated and not derived and self.name not in memory["set"]:
-                memory = {**memory, "set": [*memory["set"], self.name]}
+            if memory is not None and self.name not in memory["set"]:
+                if self.name in _SIZES and _deriving.get():
+                    # Derived, also where the config that derives it is another one: a student in distillation
+                    # sets all it is set on its teacher too (DistillationProvider.__setattr__).
+                    memory = {**memory, "values": {**memory["values"], self.name: value}}
+                elif not (_repeating.get() and state.get(self.name, self.default) == value):
+                    memory = {**memory, "set": [*memory["set"], self.name]}
             state[self.name] = value
         if memory is not None:
             # Last in order, since Bridge's __deepcopy__ sets attribute by attribute: on the copy, too,
@@ -118,24 +132,30 @@ def counts_of(section: Any) -> dict[str, Any]:
     return found
 
 
-def keep_recorded(run_config: Mapping[str, Any], recorded: dict[str, Any]) -> None:
-    """Note what ``run_config`` recorded, see :func:`counts_of`, for :func:`recorded_in`."""
-    _recorded[id(run_config)] = run_config, recorded  # kept, so that its id stays its own
+def keep_read(run_config: Mapping[str, Any], path: str, recorded: dict[str, Any] | None) -> None:
+    """Note that Bridge read ``run_config`` from ``path``, for :func:`read_as`.
+
+    Args:
+        recorded: what the file recorded, see :func:`counts_of`; None where Bridge read and cached it, and
+            may have stripped it, before the hooks were on.
+    """
+    section = run_config.get("model")
+    if not isinstance(section, Mapping) or id(section) in _read:
+        return
+    if recorded is None:
+        recorded = counts_of(section)
+        counts = transformer_config(recorded)
+        if any(axis.gtp_size not in counts and counts.get(axis.num_weight_shards) is None for axis in AXES):
+            try:
+                recorded = counts_of(model_section(read_yaml(path)))
+            except (OSError, ValueError) as error:
+                say(logging.WARNING, f"{path}: a GTP size recorded without a shard count may be missed: {error}")
+    _read[id(section)] = Read(section, path, recorded)
 
 
-def recorded_in(run_config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The counts of a run_config that Bridge read from ``path``, see :func:`counts_of`."""
-    if id(run_config) in _recorded:
-        return _recorded[id(run_config)][1]
-    recorded = counts_of(model_section(run_config))
-    # Bridge caches what it read: this was read, and stripped, before the hooks were on.
-    counts = transformer_config(recorded)
-    if any(axis.gtp_size not in counts and counts.get(axis.num_weight_shards) is None for axis in (DENSE, EXPERT)):
-        try:
-            return counts_of(model_section(read_yaml(path)))
-        except (OSError, ValueError) as error:
-            say(logging.WARNING, f"{path}: a GTP size recorded without a shard count may be missed: {error}")
-    return recorded
+def read_as(section: Any) -> Read | None:
+    """Where ``section`` was read from, if it is the very model section of a run_config that Bridge read."""
+    return _read.get(id(section))
 
 
 def has_counts(config: Any) -> bool:
@@ -161,16 +181,10 @@ def remember(config: Any, recorded: Mapping[str, Any], checkpoint: str, watch: C
             "checkpoint": checkpoint,
             "sides": [[side.parallel_size, side.num_weight_shards, side.gtp_size] for side in saved.sides],
             "set": [],
-            "values": _values(config),
+            # What the file says, should this run have changed what it read before the config was made of it.
+            "values": {**_values(config), **{name: own[name] for name in _settings(config)}},
             "said": [],
         }
-        if any(
-            side.num_weight_shards is None and side.gtp_size != getattr(config, side.axis.gtp_size, None)
-            for side in saved.sides
-        ):
-            # A class that does not take the size has dropped a recorded one: back as a shard count, now,
-            # so that saving the config before it is finalized does not lose it.
-            settle(config)
     for name, nested in recorded.items():
         if isinstance(nested, Mapping) and hasattr(child := vars(config).get(name), "__dict__"):
             remember(child, nested, checkpoint, watch)
@@ -197,14 +211,18 @@ def _settle(config: Any, memory: dict[str, Any]) -> None:
     if id(config) not in _deriving.get():
         # Set where no descriptor saw it: through __dict__, or while the hooks were off.
         set_by_run |= differing(config, memory["values"])
-    fields = type(config).__dataclass_fields__
-    taken = {name for name in set_by_run if name in fields and fields[name].init}
-    _, lines = apply(config, saved, keep_gtp=settings.keep_gtp(), set_by_run=taken)
+    _, lines = apply(config, saved, keep_gtp=settings.keep_gtp(), set_by_run=set_by_run & _settings(config))
     for level, line in lines:
         if line not in memory["said"]:
             say(level, line)
     said = [line for _, line in lines]
     vars(config)[MEMORY] = {**memory, "set": sorted(set_by_run), "values": _values(config), "said": said}
+
+
+def _settings(config: Any) -> set[str]:
+    """The counts that the config's class takes; what it does not take it derives."""
+    fields = type(config).__dataclass_fields__
+    return {name for name in COUNTS if name in fields and fields[name].init}
 
 
 def _values(config: Any) -> dict[str, Any]:

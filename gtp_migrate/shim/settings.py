@@ -1,4 +1,4 @@
-"""What the shim may do beyond its defaults: an argument of install() first, else an environment variable."""
+"""What the shim may do beyond its defaults: who asked last decides, else an environment variable."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ ALLOW_RESHARD = "GTP_MIGRATE_ALLOW_RESHARD"
 
 
 class Settings(NamedTuple):
-    """None leaves the choice to the environment, read at each decision."""
+    """The options of one install() or installed(); None leaves the choice to whoever asked before."""
 
     keep_gtp: bool | None = None
     allow_gtp_reshard: bool | None = None
 
 
-#: Replaced as a whole by install(), uninstall() and installed().
-current = Settings()
+#: Who asked for the hooks, the latest last: install(), once, and each installed() that is open.
+asked: dict[object, Settings] = {}
 
 
 def environment_flag(name: str) -> bool:
@@ -27,9 +27,14 @@ def environment_flag(name: str) -> bool:
 
 def keep_gtp() -> bool:
     """Rescale a loaded count to this run's parallel size instead of resetting it."""
-    return environment_flag(KEEP_GTP) if current.keep_gtp is None else current.keep_gtp
+    return _choice([settings.keep_gtp for settings in list(asked.values())], KEEP_GTP)
 
 
 def allow_gtp_reshard() -> bool:
     """Read weights of another GTP topology with a warning instead of an error."""
-    return environment_flag(ALLOW_RESHARD) if current.allow_gtp_reshard is None else current.allow_gtp_reshard
+    return _choice([settings.allow_gtp_reshard for settings in list(asked.values())], ALLOW_RESHARD)
+
+
+def _choice(options: list[bool | None], variable: str) -> bool:
+    chosen = [option for option in options if option is not None]
+    return chosen[-1] if chosen else environment_flag(variable)

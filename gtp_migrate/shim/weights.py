@@ -16,10 +16,10 @@ from typing import Any
 
 from gtp_migrate.shim import settings
 from gtp_migrate.shim.errors import GTPReshardError
-from gtp_migrate.shim.loaded import recorded_in, settle_all
+from gtp_migrate.shim.loaded import read_as, settle_all
 from gtp_migrate.shim.log import logger, say
 from gtp_migrate.shim.settings import ALLOW_RESHARD
-from gtp_migrate.shim.topology import SavedTopology
+from gtp_migrate.shim.topology import SavedTopology, model_section
 
 _BRIDGE_CHECK = "_validate_checkpoint_weight_topology"
 
@@ -84,12 +84,14 @@ def before_model_weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) ->
 
 
 def after_base_checkpoint(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """``_load_base_checkpoint(…, cfg=…)``: the first call finds the checkpoint and reads no weights."""
+    """``_load_base_checkpoint(…, rank0, cfg)``: a load of a torch_dist checkpoint first calls it with
+    ``rank0``, which finds the checkpoint and reads no weights; of another format it makes one call."""
     result = wrapped(*args, **kwargs)
-    config = getattr(_arguments(wrapped, args, kwargs).get("cfg"), "model", None)
+    arguments = _arguments(wrapped, args, kwargs)
+    checked = not arguments.get("rank0") and getattr(arguments.get("ckpt_cfg"), "ckpt_format", None) == "torch_dist"
     # A local checkpoint has no path, and is read only by the topology that wrote it.
-    if isinstance(result, tuple) and len(result) > 1 and result[0] is not None:
-        _guard(result[1], config)
+    if not checked and isinstance(result, tuple) and len(result) > 1 and result[0] is not None:
+        _guard(result[1], getattr(arguments.get("cfg"), "model", None))
     return result
 
 
@@ -108,7 +110,9 @@ def _saved(checkpoint: str) -> SavedTopology | None:
         checkpoint_utils = importlib.import_module("megatron.bridge.training.utils.checkpoint_utils")
         path = checkpoint_utils.get_checkpoint_run_config_filename(checkpoint)
         if checkpoint_utils.file_exists(path):
-            return SavedTopology.of_config(recorded_in(checkpoint_utils.read_run_config(path), path), checkpoint)
+            section = model_section(checkpoint_utils.read_run_config(path))
+            read = read_as(section)
+            return SavedTopology.of_config(section if read is None else read.recorded, checkpoint)
         arguments = importlib.import_module("megatron.bridge.training.mlm_compat.arguments")
         return SavedTopology.of_config(arguments._load_args_from_checkpoint(checkpoint), checkpoint)
     except Exception as error:

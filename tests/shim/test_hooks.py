@@ -27,6 +27,7 @@ from gtp_migrate.shim.bridge import HOOKS
 from gtp_migrate.shim.patches import Patches, Wrapper
 from gtp_migrate.shim.topology import COUNTS
 
+SIZE = "gtp_weight_remat_size"
 TESTS = str(Path(__file__).parents[1])
 
 
@@ -128,9 +129,38 @@ def test_installed_leaves_things_as_they_were():
     assert not shim.settings.keep_gtp()
 
 
-def test_after_uninstall_a_config_holds_what_bridge_loaded(bridge, tmp_path):
-    provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
-    folder = save(provider, tmp_path)
+def test_options_last_as_long_as_who_asked_for_them():
+    with shim.installed(keep_gtp=False):
+        shim.install(keep_gtp=True)
+        assert shim.settings.keep_gtp(), "the later call counts"
+        with shim.installed(keep_gtp=False, allow_gtp_reshard=True):
+            assert not shim.settings.keep_gtp()
+        assert not shim.settings.allow_gtp_reshard()
+    shim.install(allow_gtp_reshard=True)
+    assert shim.settings.keep_gtp()
+    assert shim.settings.allow_gtp_reshard()
+    shim.uninstall()
+    shim.install()
+    assert not shim.settings.keep_gtp()
+    assert not shim.settings.allow_gtp_reshard()
+
+
+def test_options_of_one_thread_do_not_outlive_it_in_another():
+    shim.install()
+    first, second = shim.installed(keep_gtp=True), shim.installed()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not shim.settings.keep_gtp()
+    second.__exit__(None, None, None)
+    assert not shim.settings.keep_gtp()
+    assert hooks.installation is not None
+
+
+@pytest.mark.parametrize("recorded", ["shards", "size"])
+def test_after_uninstall_a_config_holds_what_bridge_loaded(bridge, tmp_path, recorded):
+    shards, size = ({"tensor_parallel_num_weight_shards": 12}, {}) if recorded == "shards" else ({}, {SIZE: 3})
+    folder = save(bridge.provider(**MODEL, tensor_model_parallel_size=4, **shards), tmp_path, **size)
     plain, _ = load_model_config(folder)
 
     def counts(config):

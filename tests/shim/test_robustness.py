@@ -11,7 +11,9 @@ from bridge_machine import checkpoints
 from bridge_machine.checkpoints import MODEL, save
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.model_load_save import load_model_config
+from megatron.bridge.training.utils import checkpoint_utils
 from megatron.bridge.training.utils.checkpoint_utils import read_run_config
+from megatron.bridge.utils import instantiate_utils
 from megatron.bridge.utils.instantiate_utils import InstantiationMode
 
 from gtp_migrate import shim
@@ -145,12 +147,25 @@ def test_a_size_that_bridge_had_stripped_and_cached_before(tmp_path):
         assert outcome(folder, 4, "load_model_config") == (12, 3, None, 1)
 
 
+def test_two_checkpoints_read_before_either_config_is_made(bridge, tmp_path, hooked):
+    read = []
+    for tp, shards in ((4, 12), (2, 4)):
+        provider = bridge.provider(**MODEL, tensor_model_parallel_size=tp, tensor_parallel_num_weight_shards=shards)
+        folder = save(provider, tmp_path / str(tp))
+        read.append(checkpoint_utils.read_run_config(f"{folder}/run_config.yaml"))
+    sizes = []
+    for run_config, tp in zip(read * 2, (8, 2, 4, 4), strict=True):
+        config = instantiate_utils.instantiate(run_config["model"])
+        config.tensor_model_parallel_size = tp
+        config.finalize()
+        sizes.append(config.gtp_weight_remat_size)
+    assert sizes == [1, 2, 3, 1]
+
+
 @pytest.mark.parametrize("bound", ["before", "after"])
 def test_what_bridge_reads_is_what_it_read_without(bridge, tmp_path, bound):
     provider = bridge.provider(**MODEL, tensor_model_parallel_size=4)
     folder = save(provider, tmp_path, gtp_weight_remat_size=3)
-    from megatron.bridge.training.utils import checkpoint_utils
-
     plain = checkpoint_utils.read_run_config(f"{folder}/run_config.yaml")
     read_run_config = checkpoint_utils.read_run_config
     read_run_config.cache_clear()

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import pickle
 
 import pytest
 from bridge_machine import checkpoints, nemo_rl, released
 from bridge_machine.checkpoints import MODEL, save
+from megatron.bridge.models.distillation_provider import convert_to_distillation_provider
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.model_load_save import load_model_config
+from megatron.bridge.training.utils import checkpoint_utils
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+from megatron.bridge.utils import instantiate_utils
 
 from gtp_migrate import shim
 
@@ -134,6 +138,17 @@ def test_a_class_that_declares_the_fields_again(tmp_path, tp, right, hooked):
     assert released.OwnDefaults.tensor_parallel_num_weight_shards == 8
 
 
+def test_such_a_class_loaded_in_another_process(tmp_path):
+    """What comes in as a pickle is of a class that nothing was loaded as here."""
+    provider = released.OwnDefaults(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
+    folder = save(provider, tmp_path)
+    with shim.installed():
+        pickled = pickle.dumps(load_model_config(folder)[0])
+    with shim.installed():
+        config = nemo_rl.set_up(pickle.loads(pickled), {"layernorm_epsilon": 1e-6}, tp=2)
+    assert counts(config) == (None, 1)
+
+
 def test_one_side_set_by_override_leaves_the_other_the_checkpoints(bridge, tmp_path, hooked):
     provider = bridge.provider(
         **MODEL,
@@ -213,6 +228,16 @@ def test_command_line_overrides_set_all_fields_again_but_only_changed_ones_are_s
     assert counts(run.model) == right
 
 
+@pytest.mark.parametrize(("shards", "right"), [(16, (16, 2)), (None, (None, 1))])
+def test_set_in_what_was_read_before_the_config_was_made_of_it(folder, shards, right, hooked):
+    run_config = checkpoint_utils.read_run_config(f"{folder}/run_config.yaml")
+    run_config["model"][SHARDS] = shards
+    config = instantiate_utils.instantiate(run_config["model"])
+    config.tensor_model_parallel_size = 8
+    config.finalize()
+    assert counts(config) == right
+
+
 def test_set_while_the_hooks_were_off(folder):
     with shim.installed():
         config, _ = load_model_config(folder)
@@ -242,13 +267,35 @@ def test_a_config_the_run_made_itself_is_left_alone(bridge, hooked):
     assert counts(config) == (12, 6)
 
 
-def test_a_size_the_class_drops_is_a_shard_count_from_the_load_on(tmp_path):
+def test_a_size_the_class_drops_is_a_shard_count_once_it_is_finalized(tmp_path):
     folder = save(checkpoints.NEW.provider(**MODEL, tensor_model_parallel_size=4), tmp_path, gtp_weight_remat_size=3)
     with shim.installed():
         config, _ = load_model_config(folder)
+        assert counts(config) == (None, 1)
+        config.finalize()
     assert counts(config) == (12, 3)
     config.finalize()
     assert counts(config) == (12, 3)
+
+
+@pytest.mark.parametrize(("tp", "right"), [(4, [(12, 3), (8, 2)]), (2, [(None, 1), (None, 1)])])
+def test_a_teacher_that_a_student_mirrors_its_attributes_to(bridge, tmp_path, tp, right, hooked):
+    """DistillationProvider sets on its teacher whatever is set on it, the sizes its finalize() derives too."""
+    pair = []
+    for name, shards in (("student", 12), ("teacher", 8)):
+        provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=shards)
+        pair.append(load_model_config(save(provider, tmp_path / name))[0])
+    student, teacher = pair
+    convert_to_distillation_provider(student, teacher)
+    student.tensor_model_parallel_size = tp
+    for _ in range(2):
+        student.finalize()
+        teacher.finalize()
+        assert [counts(student), counts(teacher)] == right
+    student.tensor_parallel_num_weight_shards = 4 * tp
+    student.finalize()
+    teacher.finalize()
+    assert [counts(student), counts(teacher)] == [(4 * tp, 4)] * 2
 
 
 @pytest.mark.parametrize("finalized", [True, False])

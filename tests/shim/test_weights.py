@@ -151,6 +151,18 @@ class TestReaders:
             reader(folder, config, monkeypatch)
 
 
+def test_allowed_it_warns_once_for_both_reads_of_a_load(bridge, folder, monkeypatch, caplog):
+    monkeypatch.setattr(
+        checkpointing, "_load_global_dist_base_checkpoint", lambda *args, **kwargs: ({}, folder, False, None)
+    )
+    run = checkpoints.container(finalized(bridge, tensor_model_parallel_size=8))
+    run.checkpoint = checkpointing.CheckpointConfig(load=folder)
+    with shim.installed(allow_gtp_reshard=True):
+        for rank0 in (True, False):
+            checkpointing._load_base_checkpoint(folder, run.checkpoint, rank0=rank0, cfg=run, pg_collection=object())
+    assert [record.name for record in caplog.records].count("gtp_migrate.shim") == 1
+
+
 @READERS
 def test_plain_tp_changes_pass(bridge, tmp_path, reader, monkeypatch, hooked):
     checkpoints.save_megatron_lm(tmp_path)
