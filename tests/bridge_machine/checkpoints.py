@@ -24,12 +24,18 @@ MOE = {"num_moe_experts": 8, "moe_ffn_hidden_size": 256, "add_bias_linear": Fals
 _BLOCK = {"attention": {"no_op": False, "n_heads_in_group": 1}, "mlp": {"no_op": False, "ffn_mult": 2.0}}
 BLOCKS = json.dumps({"block_configs": [_BLOCK, _BLOCK]})
 
+
+def builder(transformer: Any) -> GPTModelConfig:
+    return GPTModelConfig(transformer=transformer, vocab_size=256)
+
+
 #: The classes of the two Bridges that the shim meets.
 RELEASED = SimpleNamespace(
     name="released",
     provider=GPTModelProvider,
     own_finalize=released.OwnFinalize,
     config=transformer_config.TransformerConfig,
+    builder=lambda **kwargs: builder(transformer_config.TransformerConfig(**kwargs)),
     mla=transformer_config.MLATransformerConfig,
     heterogeneous=transformer_config.HeterogeneousTransformerConfig,
 )
@@ -38,6 +44,7 @@ NEW = SimpleNamespace(
     provider=new_bridge.NewGPTModelProvider,
     own_finalize=new_bridge.NewOwnFinalize,
     config=new_bridge.NewTransformerConfig,
+    builder=lambda **kwargs: builder(new_bridge.NewTransformerConfig(**kwargs)),
     mla=new_bridge.NewMLATransformerConfig,
     heterogeneous=new_bridge.NewHeterogeneousTransformerConfig,
 )
@@ -83,10 +90,6 @@ def save(model: Any, folder: Path, **raw: Any) -> str:
                 del section[name]
         path.write_text(yaml.safe_dump(content))
     return str(folder)
-
-
-def builder(transformer: Any) -> GPTModelConfig:
-    return GPTModelConfig(transformer=transformer, vocab_size=256)
 
 
 def save_megatron_lm(folder: Path, **args: Any) -> str:

@@ -16,7 +16,7 @@ from gtp_migrate import shim
 bridge_machine.start()
 
 
-@pytest.fixture(params=["released", "new"])
+@pytest.fixture(scope="session", params=["released", "new"])
 def bridge(request):
     """The classes of released Bridge, and of one that derives GTP sizes from shard counts."""
     from bridge_machine import checkpoints
@@ -35,6 +35,26 @@ def _hooks_off(monkeypatch):
     read_run_config.cache_clear()
     yield
     shim.uninstall()
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """A checkpoint saved with TP 4, written once however many tests load it."""
+    from bridge_machine.checkpoints import MODEL, save
+
+    folders = {}
+
+    def saved(cls, counts, **kwargs):
+        """A size in ``counts`` goes into the file, as an older Bridge wrote it."""
+        key = repr((cls, counts, kwargs))
+        if key not in folders:
+            sizes = {name: value for name, value in counts.items() if name == "gtp_weight_remat_size"}
+            shards = {name: value for name, value in counts.items() if name not in sizes}
+            model = cls(**{**MODEL, **kwargs}, tensor_model_parallel_size=4, **shards)
+            folders[key] = save(model, tmp_path_factory.mktemp("saved"), **sizes)
+        return folders[key]
+
+    return saved
 
 
 @pytest.fixture

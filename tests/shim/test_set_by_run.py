@@ -23,8 +23,8 @@ SHARDS = "tensor_parallel_num_weight_shards"
 
 
 @pytest.fixture
-def folder(bridge, tmp_path):
-    return save(bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12), tmp_path)
+def folder(bridge, saved):
+    return saved(bridge.provider, {SHARDS: 12})
 
 
 def counts(config):
@@ -85,9 +85,8 @@ class TestSet:
         config.finalize()
         assert counts(config) == right
 
-    def test_in_a_builder_config(self, bridge, tmp_path, tp, shards, right, hooked):
-        transformer = bridge.config(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
-        config, _ = load_model_config(save(checkpoints.builder(transformer), tmp_path))
+    def test_in_a_builder_config(self, bridge, saved, tp, shards, right, hooked):
+        config, _ = load_model_config(saved(bridge.builder, {SHARDS: 12}))
         config.tensor_model_parallel_size = tp
         config.tensor_parallel_num_weight_shards = shards
         config.finalize()

@@ -41,13 +41,6 @@ ROWS = [
 IDS = [f"{'-'.join(f'{k[-6:]}{v}' for k, v in row[0].items()) or 'off'}-tp{row[1]}" for row in ROWS]
 
 
-def saved(cls, folder, counts, **kwargs):
-    """What a run at TP 4 wrote; the size goes into the file, as an older Bridge wrote it."""
-    sizes = {name: value for name, value in counts.items() if name == "gtp_weight_remat_size"}
-    shards = {name: value for name, value in counts.items() if name not in sizes}
-    return save(cls(**{**MODEL, **kwargs}, tensor_model_parallel_size=4, **shards), folder, **sizes)
-
-
 def outcome(config):
     """Shards and GTP size of a finalized config, which must agree."""
     shards, size = config.tensor_parallel_num_weight_shards, config.gtp_weight_remat_size
@@ -170,8 +163,8 @@ PLAIN_WAYS = [
 
 
 @pytest.mark.parametrize(("counts", "tp", "released", "new", "right"), ROWS, ids=IDS)
-def test_without_the_shim_the_table_is_as_measured(bridge, tmp_path, counts, tp, released, new, right):
-    folder = saved(bridge.provider, tmp_path, counts)
+def test_without_the_shim_the_table_is_as_measured(bridge, saved, counts, tp, released, new, right):
+    folder = saved(bridge.provider, counts)
     expected = {"released": released, "new": new}[bridge.name]
     if expected is ValueError:
         with pytest.raises(ValueError, match="12"):
@@ -182,23 +175,23 @@ def test_without_the_shim_the_table_is_as_measured(bridge, tmp_path, counts, tp,
 
 @pytest.mark.parametrize("way", PLAIN_WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize(("counts", "tp", "released", "new", "right"), ROWS, ids=IDS)
-def test_way(bridge, way, tmp_path, counts, tp, released, new, right, hooked):
-    folder = saved(bridge.provider, tmp_path, counts)
+def test_way(bridge, way, saved, counts, tp, released, new, right, hooked):
+    folder = saved(bridge.provider, counts)
     assert outcome(way(bridge, folder, tp)) == right
 
 
 @pytest.mark.parametrize("way", [megatron_model, auto_bridge], ids=lambda way: way.__name__)
 @pytest.mark.parametrize(("counts", "tp", "released", "new", "right"), ROWS, ids=IDS)
-def test_way_to_a_model(bridge, way, tmp_path, counts, tp, released, new, right, hooked, monkeypatch):
-    folder = saved(bridge.provider, tmp_path, counts)
+def test_way_to_a_model(bridge, way, saved, counts, tp, released, new, right, hooked, monkeypatch):
+    folder = saved(bridge.provider, counts)
     assert outcome(way(bridge, folder, tp, monkeypatch)) == right
 
 
 @pytest.mark.parametrize("kind", ["config", "mla", "heterogeneous", "own_finalize"])
 @pytest.mark.parametrize(("counts", "tp", "released", "new", "right"), ROWS, ids=IDS)
-def test_class(bridge, kind, tmp_path, counts, tp, released, new, right, hooked):
+def test_class(bridge, kind, saved, counts, tp, released, new, right, hooked):
     extra = {"heterogeneous_layers_config_encoded_json": BLOCKS} if kind == "heterogeneous" else {}
-    folder = saved(getattr(bridge, kind), tmp_path, counts, **extra)
+    folder = saved(getattr(bridge, kind), counts, **extra)
     config = load(bridge, folder, tp)
     assert type(config) is getattr(bridge, kind)
     assert outcome(config) == right
@@ -206,11 +199,8 @@ def test_class(bridge, kind, tmp_path, counts, tp, released, new, right, hooked)
 
 @pytest.mark.parametrize("through", ["load_model_config", "from_yaml", "load_megatron_model"])
 @pytest.mark.parametrize(("counts", "tp", "released", "new", "right"), ROWS, ids=IDS)
-def test_builder_config(bridge, through, tmp_path, counts, tp, released, new, right, hooked, monkeypatch):
-    def cls(**kwargs):
-        return checkpoints.builder(bridge.config(**kwargs))
-
-    folder = saved(cls, tmp_path, counts)
+def test_builder_config(bridge, through, saved, counts, tp, released, new, right, hooked, monkeypatch):
+    folder = saved(bridge.builder, counts)
     if through == "load_megatron_model":
         monkeypatch.setattr(GPTModelConfig, "get_builder_cls", capture)
         with pytest.raises(Captured) as captured:
@@ -325,8 +315,8 @@ def test_the_other_side_is_not_touched(bridge, tmp_path, hooked):
 
 @pytest.mark.parametrize("by", ["argument", "environment"])
 @pytest.mark.parametrize(("counts", "tp", "shards"), [(SHARDS_12, 8, 24), (SIZE_3, 2, 6), ({}, 8, None)])
-def test_keep_gtp_rescales(bridge, tmp_path, counts, tp, shards, by, monkeypatch):
-    folder = saved(bridge.provider, tmp_path, counts)
+def test_keep_gtp_rescales(bridge, saved, counts, tp, shards, by, monkeypatch):
+    folder = saved(bridge.provider, counts)
     if by == "environment":
         monkeypatch.setenv("GTP_MIGRATE_KEEP_GTP", "1")
     with shim.installed(keep_gtp=True if by == "argument" else None):

@@ -71,9 +71,10 @@ def test_numbers_that_make_no_sense_pass_with_a_warning(caplog):
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-@pytest.fixture
-def folder(bridge, tmp_path):
+@pytest.fixture(scope="session")
+def folder(bridge, tmp_path_factory):
     """A checkpoint with TP 4 and GTP 3, with the common state that Bridge reads first."""
+    tmp_path = tmp_path_factory.mktemp("weights")
     provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
     checkpoints.save_megatron_lm(tmp_path / "iter_0000001")
     return save(provider, tmp_path / "iter_0000001")
