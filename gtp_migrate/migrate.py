@@ -146,7 +146,8 @@ class _Migration:
 
     def _recipes(self, seeds: set[str]) -> set[str]:
         """All recipes that a file with a setting is a layer of, as far as it can be told."""
-        return self.tree.heirs(seeds) | self.blocked
+        heirs = self.tree.heirs(seeds)
+        return heirs | self.blocked | {each for each in self.tree.unknown_parents if self.tree.file(each).given}
 
     def _resolver(self, tree: Tree, recipes: Iterable[str]) -> Resolver:
         files = set(recipes)
@@ -237,6 +238,8 @@ class _Migration:
         groups = _Groups()
         bad = {self._real(identity) for identity in plan.blocked}
         bad |= {path for path in self._by_file(plan.changes) if path not in texts}
+        if plan.blocked & self.tree.unknown_parents:
+            bad |= texts.keys()
         for recipe in plan.recipes:
             touched = [path for path in self._layers(recipe) if path in texts or path in bad]
             groups.join(touched)

@@ -22,12 +22,12 @@ from gtp_migrate.plan.spelling import (
     written,
 )
 from gtp_migrate.problems import Place, Problem, RecipeError
-from gtp_migrate.recipes.keys import MODEL_OVERRIDES, dotted
+from gtp_migrate.recipes.keys import EP, ETP, MODEL_OVERRIDES, TP, dotted
 from gtp_migrate.recipes.layer import mentions_old_key, read_layer
 from gtp_migrate.recipes.resolve import Holder, Resolver, of_axis
 from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.shards import AXES, Axis
-from gtp_migrate.topology import TopologyError, old_size, parallel_size
+from gtp_migrate.shards import AXES, DENSE, Axis
+from gtp_migrate.topology import TopologyError, effective_ep, old_size, parallel_size
 
 _REFERENCE = re.compile(rb"\$\{[^\n]*gtp_weight_remat_size")
 
@@ -201,17 +201,20 @@ class Planner:
             is_right = is_right_for_all(setting)
         except TopologyError as error:
             raise _Refused(f"cannot be computed: {error}", "correct it and run again") from None
-        if sizes == {None}:
-            return str(value)
         if None in sizes:
-            raise _Refused(f"({value}) is null in some recipes", "migrate it by hand")
+            # Whatever sets it one day would then be taken for a number of shards.
+            raise _Refused(f"({value}) is null in a recipe that gets it", "write null there, or the size itself")
+        varying = self._varying(setting)
+        if varying and varying != setting.axis.parallel_size:
+            what = f"needs ETP, which follows from {varying}, and that from the environment"
+            raise _Refused(what, f"set {setting.axis.parallel_size} and run again")
         size = str(value)
         if mentions_old_key(value):
             # What it refers to is about to go: only the number itself can stay.
             if len(sizes) > 1:
                 raise _Refused(f"({value}) differs from recipe to recipe", "migrate it by hand")
             size = str(sizes.pop())
-        literal = None if number is None else str(number)
+        literal = None if number is None or varying else str(number)
         interpolation = as_interpolation(setting, size)
         if self.style is Style.LITERAL:
             spelled = literal
@@ -225,8 +228,22 @@ class Planner:
             raise self._why_not(setting)
         return spelled
 
+    def _varying(self, setting: Setting) -> str | None:
+        """The key that the parallel size comes from, where that depends on the environment."""
+        for use in setting.uses:
+            keys = [setting.axis.parallel_size]
+            if setting.axis is not DENSE and not use.holder.etp_is_set:
+                keys += [EP, TP] if effective_ep(use.settings) > 1 else [EP]
+            for key in keys:
+                if self.inventory.is_from_environment(use.recipe, (*use.holder.real, key)):
+                    is_null_etp = key == ETP and not use.holder.etp_is_set
+                    return EP if is_null_etp else key
+        return None
+
     def _why_not(self, setting: Setting) -> _Refused:
         name = setting.axis.abbreviation
+        if self._varying(setting):
+            return _Refused(f"has its {name} from the environment, which no number follows", "use --style auto")
         if not any(use.is_complete for use in setting.uses):
             return _Refused(
                 f"gets no {name} from any file, so the number of shards is not known",

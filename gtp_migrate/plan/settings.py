@@ -18,7 +18,7 @@ from gtp_migrate.recipes.keys import (
     OVERRIDE_MARKER,
     KeyPath,
 )
-from gtp_migrate.recipes.layer import Entry, Layer, read_layer
+from gtp_migrate.recipes.layer import Entry, Layer, mentions_old_key, read_layer, references
 from gtp_migrate.recipes.resolve import ABSENT, Holder, Resolver, Settings, of_axis
 from gtp_migrate.recipes.tree import RecipeFile, Tree
 from gtp_migrate.shards import AXES, DENSE, Axis
@@ -60,7 +60,8 @@ def has_setting(layer: Layer, text: str, file: RecipeFile, target: Target) -> bo
             return True
     if not file.glance.old:
         return False
-    return any(path[-1] in OLD_KEYS for path in read_layer(text, file.shown, everything=True).entries)
+    entries = read_layer(text, file.shown, everything=True).entries
+    return any(path[-1] in OLD_KEYS or mentions_old_key(entry.value) for path, entry in entries.items())
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,17 @@ class Inventory:
             if _drops(layer, path):
                 break
         return unfilled
+
+    def is_from_environment(self, recipe: str, path: KeyPath, below: frozenset[KeyPath] = frozenset()) -> bool:
+        """Whether a value depends on an environment variable, itself or by what it refers to."""
+        source = self.source(recipe, path)
+        if source is None or not isinstance(source.entry.value, str) or path in below:
+            return False
+        return "oc.env" in source.entry.value or any(
+            self.is_from_environment(recipe, reference, below | {path})
+            for reference in references(source.entry.value, path)
+            if reference
+        )
 
     def is_later(self, recipe: str, one: Source, other: Source) -> bool:
         """Whether `one` stands in a later layer of the recipe than `other`, so that it has the last word."""

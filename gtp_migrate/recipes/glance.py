@@ -13,7 +13,7 @@ _KEY_LIKE = re.compile(rb"""defaults["']?[ \t\r\n]*:""")
 _COMMENT = re.compile(rb"^[ \t]*#[^\n\r\xc2\xe2]*", re.M)
 # ... and the plain ways of writing it that can be read without a parser: a path, a list of paths. What follows
 # must be another key, so that nothing can belong to the value still.
-_PATH = rb"""(?:"[^"\\\s]+\.ya?ml"|'[^'\s]+\.ya?ml'|[A-Za-z0-9_./][^\s:#,'"\[\]{}]*\.ya?ml)"""
+_PATH = rb"""(?:"[^"\\\s$]+\.ya?ml"|'[^'\s$]+\.ya?ml'|[A-Za-z0-9_./][^\s:#,'"\[\]{}]*\.ya?ml)"""
 _END = rb"[ \t]*(?:#[^\n]*)?\r?(?:\n|\Z)"
 _SKIP = rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*"
 _PLAIN = re.compile(

@@ -28,6 +28,11 @@ from gtp_migrate.recipes.keys import (
 
 BOM = "\ufeff"
 
+
+class UnknownParentsError(RecipeError):
+    """A recipe that NeMo-RL may load, but of which it cannot be told here what it inherits."""
+
+
 #: PyYAML's scanner, the fast one where there is one.
 SCANNER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
@@ -118,7 +123,7 @@ def read_layer(
             return Layer()
         if not isinstance(root, yaml.MappingNode):
             raise _error(shown, root.start_mark, "is not a mapping", "a recipe starts with `key: value` lines")
-        return _Pruner(loader, shown, wanted, around, everything).layer(root)
+        return _Pruner(loader, text, shown, wanted, around, everything).layer(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = one_line(error.problem or error.context or "cannot be parsed")
@@ -160,9 +165,16 @@ def _loader_class() -> Any:
 
 class _Pruner:
     def __init__(
-        self, loader: Any, shown: str, wanted: frozenset[KeyPath], around: frozenset[KeyPath], everything: bool
+        self,
+        loader: Any,
+        text: str,
+        shown: str,
+        wanted: frozenset[KeyPath],
+        around: frozenset[KeyPath],
+        everything: bool,
     ) -> None:
         self.loader = loader
+        self.text = text
         self.shown = shown
         self.wanted = wanted
         self.around = around
@@ -289,28 +301,47 @@ class _Pruner:
         if "defaults" not in self.result.data:
             return ()
         value = self.result.data.pop("defaults")
+        if "${" in str(value):
+            value = self._resolved_defaults(value)
+        if isinstance(value, str):
+            return (value,)
+        if isinstance(value, list):
+            return tuple(str(path) for path in value)
+        raise self._defaults_error(
+            RecipeError, "has `defaults:` that are not a path or a list of paths", "name the files to inherit from"
+        )
+
+    def _resolved_defaults(self, value: Any) -> Any:
+        """NeMo-RL resolves interpolations in `defaults:` within the file itself."""
+        from omegaconf import OmegaConf
+
+        try:
+            config = OmegaConf.create(load_everything(self.text))
+            defaults = config["defaults"]
+            return OmegaConf.to_container(defaults, resolve=True) if OmegaConf.is_config(defaults) else defaults
+        except Exception as error:  # a resolver may raise anything
+            raise self._defaults_error(
+                UnknownParentsError,
+                f"inherits from {value}, which cannot be told ({one_line(error)})",
+                "set what it needs, or leave this file out with --exclude",
+            ) from None
+
+    def _defaults_error(self, kind: type[RecipeError], what: str, todo: str) -> RecipeError:
         entry = self.result.entries[("defaults",)]
-        paths = [value] if isinstance(value, str) else value
-        # As a parent of an item that is not a path, NeMo-RL would look for a file of that name.
-        if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
-            raise RecipeError(
-                Problem(
-                    Place(self.shown, entry.line, entry.column),
-                    "has `defaults:` that are not a path or a list of paths",
-                    "name the files to inherit from, relative to this one",
-                )
-            )
-        return tuple(paths)
+        return kind(Problem(Place(self.shown, entry.line, entry.column), what, todo))
 
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+#: Resolvers that look at their arguments alone. Others may read any key of the recipe.
+_PLAIN_RESOLVERS = frozenset({"add", "mul", "div", "max", "oc.env", "oc.decode"})
 _RESOLVED = "\0"
 
 
 def references(text: str, path: KeyPath) -> Iterator[KeyPath]:
     """What the interpolations in `text` refer to, where the text stands at `path` of a recipe.
 
-    A name that is itself computed (`${a.${b}}`) refers to anything, which is the empty path.
+    A name that is itself computed (`${a.${b}}`) and a resolver like `oc.select` may refer to anything, which is the
+    empty path.
     """
     found = True
     while found:
@@ -319,6 +350,8 @@ def references(text: str, path: KeyPath) -> Iterator[KeyPath]:
             found = True
             content = match[1].strip()
             if ":" in content:
+                if content.partition(":")[0].strip() not in _PLAIN_RESOLVERS:
+                    yield ()
                 continue
             if _RESOLVED in content:
                 yield ()

@@ -14,7 +14,7 @@ from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, found, parent_id
 from gtp_migrate.recipes.glance import Glance, glance
 from gtp_migrate.recipes.keys import LAYOUT_PATHS, USUAL_HOLDERS, KeyPath
-from gtp_migrate.recipes.layer import Layer, decode, read_layer
+from gtp_migrate.recipes.layer import Layer, UnknownParentsError, decode, read_layer
 from gtp_migrate.recipes.survey import Survey, read_bytes
 
 
@@ -39,6 +39,8 @@ class Tree:
     """All files known so far, by recipe id. Files outside the given paths are read when first asked for."""
 
     files: dict[str, RecipeFile] = field(default_factory=dict)
+    #: Recipes that may inherit from anything.
+    unknown_parents: set[str] = field(default_factory=set)
     _layers: dict[str, Layer] = field(default_factory=dict)
     _parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _checked_parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -115,6 +117,9 @@ class Tree:
             if defaults is None:
                 try:
                     defaults = self.layer(identity).defaults
+                except UnknownParentsError:
+                    self.unknown_parents.add(identity)
+                    defaults = ()
                 except RecipeError:
                     defaults = ()
             known = self._parents[identity] = _parent_ids(identity, defaults, self.files)
@@ -247,6 +252,7 @@ class Tree:
         same = {identity: layer for identity, layer in self._layers.items() if identity not in edited}
         return Tree(
             self.files,
+            self.unknown_parents,
             same,
             self._parents,
             dict(self._checked_parents),

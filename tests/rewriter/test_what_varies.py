@@ -1,0 +1,133 @@
+"""Values that another file, a resolver, the environment or the command line may change: nothing is frozen unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+RECIPE = """\
+policy:
+  megatron_cfg:
+    {more}
+    model_overrides:
+      {key}: {size}
+"""
+
+
+def recipe(size: object, more: str, key: str = "gtp_weight_remat_size") -> str:
+    return RECIPE.format(size=size, key=key, more=more.replace("\n", "\n    "))
+
+
+TP4 = "tensor_model_parallel_size: 4"
+EXPERT = "expert_gtp_weight_remat_size"
+
+
+@pytest.mark.parametrize("size", ["${oc.select:par.gtp,null}", "${oc.select:par.gtp}", "${oc.select:par.gtp, 1}"])
+def test_a_resolver_may_read_any_key(becomes: Callable[..., Any], size: str) -> None:
+    before = "par: {gtp: 3}\n" + recipe(size, TP4)
+    new = f"${{mul:{size},${{..tensor_model_parallel_size}}}}"
+    after = before.replace(
+        f"gtp_weight_remat_size: {size}",
+        f"tensor_parallel_num_weight_shards: {new}",
+    )
+    becomes({"a.yaml": before}, {"a.yaml": after})
+
+
+@pytest.mark.parametrize(
+    ("par", "more", "right"),
+    [
+        ("ep: 8", f"{TP4}\nexpert_model_parallel_size: ${{oc.select:par.ep,1}}", "3"),
+        (
+            "etp: 2",
+            f"{TP4}\nexpert_tensor_parallel_size: ${{oc.select:par.etp}}",
+            "${mul:3,${..expert_tensor_parallel_size}}",
+        ),
+    ],
+)
+def test_a_parallel_size_by_a_resolver(becomes: Callable[..., Any], par: str, more: str, right: str) -> None:
+    before = f"par: {{{par}}}\n" + recipe(3, more, EXPERT)
+    after = before.replace(f"{EXPERT}: 3", f"expert_tensor_parallel_num_weight_shards: {right}")
+    becomes({"a.yaml": before}, {"a.yaml": after})
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    ["${oc.select:sh.a}", "${oc.create:{gtp_weight_remat_size:3}}", "${oc.create:${sh.a}}"],
+)
+def test_overrides_by_a_resolver_are_not_passed_over(migrate: Callable[..., Any], overrides: str) -> None:
+    text = (
+        f"policy:\n  megatron_cfg:\n    {TP4}\n    model_overrides: {overrides}\n"
+        "sh:\n  a:\n    gtp_weight_remat_size: 3\n"
+    )
+    ran = migrate({"a.yaml": text}, "--check")
+    assert ran.code == 1, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        "defaults: ${oc.env:GTP_TEST_PARENT}.yaml",
+        'root: base\ndefaults: "${root}.yaml"',
+        "root: base.yaml\ndefaults:\n- ${root}",
+    ],
+)
+def test_defaults_by_an_interpolation(
+    becomes: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, defaults: str
+) -> None:
+    monkeypatch.setenv("GTP_TEST_PARENT", "base")
+    base = recipe(3, TP4)
+    child = f"{defaults}\npolicy: {{megatron_cfg: {{tensor_model_parallel_size: 8}}}}\n"
+    new = "tensor_parallel_num_weight_shards: ${mul:3,${..tensor_model_parallel_size}}"
+    becomes(
+        {"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)}, proven=False
+    )
+
+
+def test_parents_that_cannot_be_told(stays: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file may inherit from any that is to be changed."""
+    monkeypatch.delenv("GTP_TEST_PARENT", raising=False)
+    files = {"base.yaml": recipe(3, TP4), "k.yaml": "defaults: ${oc.env:GTP_TEST_PARENT}.yaml\n"}
+    ran = stays(files)
+    assert "k.yaml:1:1: inherits from ${oc.env:GTP_TEST_PARENT}.yaml, which cannot be told" in ran.stderr
+    assert "--exclude" in ran.stderr
+
+
+def test_parents_that_cannot_be_told_left_out(migrate: Callable[..., Any]) -> None:
+    files = {"base.yaml": recipe(3, TP4), "k.yaml": "defaults: ${oc.env:GTP_TEST_NO_SUCH}.yaml\n"}
+    ran = migrate(files, "--exclude", "k.yaml")
+    assert ran.code == 0, ran.stderr
+    assert "tensor_parallel_num_weight_shards: 12" in ran.files["base.yaml"]
+
+
+@pytest.mark.parametrize("style", ["auto", "literal", "interpolation"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"{TP4}\nexpert_model_parallel_size: ${{oc.decode:${{oc.env:GTP_TEST_EP,1}}}}",
+        f"{TP4}\nexpert_tensor_parallel_size: ${{oc.decode:${{oc.env:GTP_TEST_ETP,null}}}}",
+    ],
+)
+def test_an_etp_that_follows_from_the_environment(stays: Callable[..., Any], more: str, style: str) -> None:
+    ran = stays({"a.yaml": recipe(3, more, EXPERT)}, "--style", style)
+    assert "from the environment; set expert_tensor_parallel_size and run again" in ran.stderr
+
+
+def test_a_number_does_not_follow_the_environment(stays: Callable[..., Any]) -> None:
+    tp = "tensor_model_parallel_size: ${oc.decode:${oc.env:GTP_TEST_TP,4}}"
+    ran = stays({"a.yaml": recipe(3, tp)}, "--style", "literal")
+    assert "has its TP from the environment, which no number follows" in ran.stderr
+
+
+def test_a_number_does_not_follow_what_follows_the_environment(stays: Callable[..., Any]) -> None:
+    text = "tp: ${oc.decode:${oc.env:GTP_TEST_TP,4}}\n" + recipe(3, "tensor_model_parallel_size: ${tp}")
+    ran = stays({"a.yaml": text}, "--style", "literal")
+    assert "has its TP from the environment" in ran.stderr
+
+
+@pytest.mark.parametrize("gtp", ["null", "${oc.decode:${oc.env:GTP_TEST_GTP,null}}"])
+def test_a_size_that_is_null_today(stays: Callable[..., Any], gtp: str) -> None:
+    """`gtp=8` on the command line would be taken for eight shards."""
+    ran = stays({"a.yaml": f"gtp: {gtp}\n" + recipe("${gtp}", TP4)})
+    assert "gtp_weight_remat_size (${gtp}) is null in a recipe that gets it" in ran.stderr
