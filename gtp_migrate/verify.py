@@ -91,6 +91,9 @@ def _compare(identity: str, before: Resolver, after: Resolver, target: Target) -
                 yield failure(f"{name} would still have {axis.gtp_size}", holder, axis)
         if _is_silent(holder) and _is_silent(changed):
             continue
+        if holder.loads and not changed.loads:
+            yield failure(f"{name} has no TP and Megatron switched off: what refers to TP would not load (give --tp N)")
+            continue
         if len(holder.cases) != len(changed.cases):
             yield failure(f"{name} would have another TP")
             continue

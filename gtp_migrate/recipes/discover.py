@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 _SUFFIXES = (".yaml", ".yml")
@@ -14,11 +13,11 @@ _SUFFIXES = (".yaml", ".yml")
 class Found(NamedTuple):
     """One recipe file.
 
-    A recipe is named by the folder it is reached in: `defaults:` is relative to the link, where the file is
-    a symbolic link, as it is for NeMo-RL.
+    A recipe is named by the path it is reached by, `..` taken by name, as OmegaConf opens files: a file that is
+    reached through a link to it or to its folder is another recipe, whose `defaults:` are relative to the link.
     """
 
-    #: Real path of the folder, and the name in it: one id for one recipe.
+    #: Absolute and normalized by name.
     id: str
     #: As a person would name it, relative to the current folder where it is below.
     shown: str
@@ -26,38 +25,18 @@ class Found(NamedTuple):
     real: str
 
 
-def parent_id(folder: str, path: str, known: Container[str]) -> str:
-    """The id of the recipe that one in `folder` (a real path) names by `path`.
-
-    Args:
-        folder: the real path of the folder.
-        path: as written in `defaults:`.
-        known: ids of recipes; asking the disk can be spared for these.
-    """
-    joined = os.path.join(folder, path)
-    plain = os.path.normpath(joined)
-    # Without a link on the way the two are one; a `..` behind a name is where it would matter.
-    if plain in known and not _UP_AGAIN.search(path):
-        return plain
-    return recipe_id(joined)
-
-
-_UP_AGAIN = re.compile(r"[^./]/+\.\./|\.\.\./")
-
-
 def recipe_id(path: str) -> str:
-    """The id of the recipe at `path`, which need not exist."""
-    folder, name = os.path.split(path)
-    if name in ("", ".", ".."):
-        return os.path.realpath(path)
-    return os.path.join(os.path.realpath(folder), name)
+    """The id of the recipe at `path`, which need not exist.
+
+    Source: `OmegaConf.load`, which opens `os.path.abspath(path)`.
+    """
+    return os.path.abspath(path)
 
 
-def found(path: str, shown: str | None = None) -> Found:
+def found(path: str) -> Found:
     """The recipe at `path`."""
     identity = recipe_id(path)
-    real = os.path.realpath(identity) if os.path.islink(identity) else identity
-    return Found(identity, shown or shorten(identity), real)
+    return Found(identity, shorten(identity), os.path.realpath(identity))
 
 
 def shorten(path: str) -> str:
@@ -75,7 +54,8 @@ class Folder(NamedTuple):
 
     #: What stands before a name to show it to a person: the folder as it was reached, with a `/`, or nothing.
     prefix: str
-    #: The folder's real path.
+    #: The folder by name, and behind all links.
+    path: str
     real: str
     names: list[str]
     #: Those of the names that are symbolic links.
@@ -83,14 +63,14 @@ class Folder(NamedTuple):
 
     def found(self, name: str) -> Found:
         """The recipe of this name."""
-        identity = f"{self.real}/{name}"
-        return Found(identity, self.prefix + name, os.path.realpath(identity) if name in self.links else identity)
+        real = f"{self.real}/{name}"
+        return Found(f"{self.path}/{name}", self.prefix + name, os.path.realpath(real) if name in self.links else real)
 
 
 def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> Iterator[Folder]:
     """The recipes in `paths`, each once: a file named itself, a folder's `*.yaml` and `*.yml` at any depth.
 
-    Links are followed; a folder reached a second time, also by a loop, is not entered again.
+    Links are followed, but not into a folder that they are in themselves.
 
     Raises:
         OSError: one of the paths does not exist.
@@ -101,49 +81,55 @@ def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> 
         if os.path.isdir(path):
             for folder in _walk(path, walked, unreadable):
                 if named:
-                    folder.names[:] = [name for name in folder.names if f"{folder.real}/{name}" not in named]
+                    folder.names[:] = [name for name in folder.names if f"{folder.path}/{name}" not in named]
                 yield folder
         else:
             os.stat(path)
-            folder_path, name = os.path.split(os.path.normpath(path))
-            real = os.path.realpath(folder_path)
-            is_walked = real in walked and name.endswith(_SUFFIXES)
-            if not is_walked and f"{real}/{name}" not in named:
-                named.add(f"{real}/{name}")
-                prefix = os.path.join(folder_path, "") if folder_path else ""
-                yield Folder(prefix, real, [name], {name} if os.path.islink(path) else set())
+            above, name = os.path.split(os.path.normpath(path))
+            absolute = os.path.abspath(above)
+            is_walked = absolute in walked and name.endswith(_SUFFIXES)
+            if not is_walked and f"{absolute}/{name}" not in named:
+                named.add(f"{absolute}/{name}")
+                prefix = os.path.join(above, "") if above else ""
+                yield Folder(
+                    prefix, absolute, os.path.realpath(absolute), [name], {name} if os.path.islink(path) else set()
+                )
 
 
-def _walk(folder: str, seen: set[str], unreadable: Unreadable) -> Iterator[Folder]:
+def _walk(folder: str, walked: set[str], unreadable: Unreadable) -> Iterator[Folder]:
     folder = os.path.normpath(folder)
-    pending = [(folder, os.path.realpath(folder))]
+    pending = [(folder, os.path.abspath(folder), os.path.realpath(folder), frozenset[str]())]
     while pending:
-        shown, real = pending.pop()
-        if real in seen:
+        shown, path, real, around = pending.pop()
+        if path in walked:
             continue
-        seen.add(real)
+        walked.add(path)
         prefix = "" if shown == "." else os.path.join(shown, "")
         folders, names, links = [], [], set()
         try:
             with os.scandir(shown) as listing:
                 for entry in listing:
                     name = entry.name
-                    if entry.is_symlink() and not os.path.exists(entry.path):
+                    is_link = entry.is_symlink()
+                    if is_link and not os.path.exists(entry.path):
                         continue
                     if entry.is_dir():
                         if name != ".git":
-                            path = f"{real}/{name}"
-                            folders.append((prefix + name, os.path.realpath(path) if entry.is_symlink() else path))
+                            behind = os.path.realpath(entry.path) if is_link else f"{real}/{name}"
+                            folders.append((prefix + name, f"{path}/{name}", behind))
                     elif name.endswith(_SUFFIXES) and entry.is_file():
                         names.append(name)
-                        if entry.is_symlink():
+                        if is_link:
                             links.add(name)
         except OSError as error:
             unreadable(shown, error)
             continue
         names.sort()
-        yield Folder(prefix, real, names, links)
-        pending.extend(sorted(folders, reverse=True))
+        yield Folder(prefix, path, real, names, links)
+        for name, below, behind in sorted(folders, reverse=True):
+            # A link that leads up leads round in a circle.
+            if behind != real and behind not in around and not real.startswith(behind + os.sep):
+                pending.append((name, below, behind, around | {real}))
 
 
 def is_excluded(shown: str, globs: Iterable[str]) -> bool:

@@ -333,7 +333,7 @@ class _Pruner:
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
 #: Resolvers that look at their arguments alone. Others may read any key of the recipe.
-_PLAIN_RESOLVERS = frozenset({"add", "mul", "div", "max", "oc.env", "oc.decode"})
+_PLAIN_RESOLVERS = frozenset({"add", "sub", "mul", "div", "max", "oc.env", "oc.decode"})
 _RESOLVED = "\0"
 
 

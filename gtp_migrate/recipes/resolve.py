@@ -83,8 +83,11 @@ class Holder:
     #: What the trainer sees. Several where no file sets TP: one for each of several TPs that somebody may
     #: supply, and of each the ways in which the ETP may be supplied; one of these must hold.
     cases: tuple[tuple[Settings, ...], ...]
+    #: Whether a file says TP and ETP, be it by an interpolation that fails here.
     tp_is_set: bool
     etp_is_set: bool
+    #: False where Megatron is switched off, but a setting cannot be resolved as it stands: NeMo-RL resolves all.
+    loads: bool
 
     @property
     def settings(self) -> Settings:
@@ -221,17 +224,18 @@ class Resolver:
         holder = _descend(config, path)
         overrides = value_of(holder, MODEL_OVERRIDES)
         tp, etp = value_of(holder, TP), value_of(holder, ETP)
-        tp_is_set = not isinstance(tp, Unresolved)
-        etp_is_set = not isinstance(etp, Unresolved) and etp is not None
+        tp_is_set = tp not in (ABSENT, MISSING)
+        etp_is_set = etp not in (ABSENT, MISSING, None)
         assumed = self.assumed
         assumed_etps: tuple[int | None, ...] = (None,)
         if not etp_is_set and assumed.etp is not None:
             assumed_etps = (assumed.etp,)
         cases: list[tuple[Settings, ...]] = []
-        if tp_is_set:
+        if not isinstance(tp, Unresolved):
             cases.append((_settings(config, path, None, assumed_etps[0]),))
         else:
-            for tp, any_etp in zip((assumed.tp,) if assumed.tp else _ANY_TP, _ANY_ETP, strict=False):
+            tps = (assumed.tp,) if assumed.tp and not tp_is_set else _ANY_TP
+            for tp, any_etp in zip(tps, _ANY_ETP, strict=False):
                 etps = assumed_etps
                 if not etp_is_set and assumed.etp is None:
                     etps = (None, any_etp)
@@ -243,6 +247,7 @@ class Resolver:
             tuple(cases),
             tp_is_set,
             etp_is_set,
+            value_of(holder, "enabled") is not False or _loads(_settings(config, path, None, None)),
         )
 
 
@@ -274,6 +279,13 @@ def _settings(config: DictConfig, path: KeyPath, tp: int | None, etp: int | None
     )
 
 
+def _loads(settings: Settings) -> bool:
+    return not any(
+        isinstance(value, Unresolved) and value not in (ABSENT, MISSING)
+        for value in (*settings.size, *settings.override_shards, *settings.typed_shards)
+    )
+
+
 def of_axis(values: tuple[Any, Any], axis: Axis) -> Any:
     """The one of a pair of values, dense and expert, that belongs to the axis."""
     return values[AXES.index(axis)]
@@ -283,6 +295,7 @@ def register_resolvers() -> None:
     """Registers the resolvers that NeMo-RL registers."""
     for name, resolver in {
         "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
         "mul": lambda a, b: a * b,
         "div": lambda a, b: a / b,
         "max": lambda a, b: max(a, b),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gtp_migrate.problems import Place, Problem
-from gtp_migrate.recipes.discover import Folder, Found, discover, is_excluded, parent_id
+from gtp_migrate.recipes.discover import Folder, Found, discover, is_excluded, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
 from gtp_migrate.recipes.keys import NEW_KEY_BYTES, OLD_KEY_BYTES
 
@@ -46,9 +46,9 @@ class Survey:
 
     def inherits_from_outside(self) -> bool:
         """Whether a file may inherit from one that was not given: that one may hold a setting."""
-        ids = {f"{folder.real}/{name}" for folder, files in self.folders for name, _ in files}
+        ids = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}
         return any(
-            defaults is None or any(parent_id(folder.real, path, ids) not in ids for path in defaults)
+            defaults is None or any(recipe_id(os.path.join(folder.path, path)) not in ids for path in defaults)
             for folder, files in self.folders
             for defaults in {seen.defaults for _, seen in files}
         )
@@ -75,7 +75,7 @@ def survey(paths: Iterable[str], exclude: tuple[str, ...] = (), progress: Progre
     done = 0
     for folder in discover(paths, unreadable):
         files = []
-        prefix = folder.real + "/"
+        prefix = folder.path + "/"
         for name in folder.names:
             if exclude and is_excluded(folder.prefix + name, exclude):
                 result.set_aside.append(folder.found(name))

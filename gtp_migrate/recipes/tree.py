@@ -6,12 +6,12 @@ Source: `load_config_with_inheritance` in NeMo-RL (`nemo_rl/utils/config.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gtp_migrate.problems import Place, Problem, RecipeError
-from gtp_migrate.recipes.discover import Found, found, parent_id
+from gtp_migrate.recipes.discover import Found, found, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
 from gtp_migrate.recipes.keys import LAYOUT_PATHS, USUAL_HOLDERS, KeyPath
 from gtp_migrate.recipes.layer import Layer, UnknownParentsError, decode, read_layer
@@ -122,7 +122,7 @@ class Tree:
                     defaults = ()
                 except RecipeError:
                     defaults = ()
-            known = self._parents[identity] = _parent_ids(identity, defaults, self.files)
+            known = self._parents[identity] = _parent_ids(identity, defaults)
         return known
 
     def parents(self, identity: str) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ class Tree:
         if known is not None:
             return known
         defaults = self.layer(identity).defaults
-        ids = _parent_ids(identity, defaults, self.files)
+        ids = _parent_ids(identity, defaults)
         for parent, written in zip(ids, defaults, strict=True):
             try:
                 self.file(parent)
@@ -267,6 +267,6 @@ def _is_kept(reference: KeyPath, layer: Layer) -> bool:
     return reference in layer.entries and not layer.entries[reference].is_container
 
 
-def _parent_ids(identity: str, defaults: Iterable[str], known: Container[str]) -> tuple[str, ...]:
+def _parent_ids(identity: str, defaults: Iterable[str]) -> tuple[str, ...]:
     folder = os.path.dirname(identity)
-    return tuple(parent_id(folder, path, known) for path in defaults)
+    return tuple(recipe_id(os.path.join(folder, path)) for path in defaults)

@@ -17,6 +17,7 @@ NEW = ("tensor_parallel_num_weight_shards", "expert_tensor_parallel_num_weight_s
 
 for _name, _resolver in {
     "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
     "max": lambda a, b: max(a, b),

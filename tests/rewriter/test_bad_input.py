@@ -224,7 +224,7 @@ def test_a_circle_without_an_old_key(beside: Beside) -> None:
     silent(beside({"a.yaml": "defaults: b.yaml\n", "b.yaml": "defaults: a.yaml\n"}))
 
 
-@pytest.mark.parametrize("defaults", ["3", "{a: b}", "[1]", "[[a.yaml]]", "[good.yaml, null]", "true", "''"])
+@pytest.mark.parametrize("defaults", ["3", "{a: b}", "[1]", "[[a.yaml]]", "true"])
 def test_defaults_that_are_no_paths(beside: Beside, defaults: str) -> None:
     ran = beside({"bad.yaml": f"defaults: {defaults}\n{OLD}"})
     one_line(ran, "bad.yaml:1:1")

@@ -165,13 +165,6 @@ def test_literal_writes_the_number_of_an_interpolated_size(becomes: Becomes) -> 
     becomes({"a.yaml": recipe("${sizes.gtp}")}, {"a.yaml": recipe("12", key=NEW)}, "--style", "literal")
 
 
-def test_an_interpolated_size_that_is_null(becomes: Becomes) -> None:
-    """`null × TP` would not resolve: the name of the null stays."""
-    before = recipe("${sizes.gtp}").replace("gtp: 3", "gtp: null")
-    after = recipe("${sizes.gtp}", key=NEW).replace("gtp: 3", "gtp: null")
-    becomes({"a.yaml": before}, {"a.yaml": after})
-
-
 def test_an_interpolated_size_that_leads_nowhere(stays: Stays) -> None:
     ran = stays({"a.yaml": recipe("${no.such.key}")})
     assert [line.split(": ")[0] for line in ran.problems] == ["a.yaml:7:7"]

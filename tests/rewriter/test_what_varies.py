@@ -131,3 +131,58 @@ def test_a_size_that_is_null_today(stays: Callable[..., Any], gtp: str) -> None:
     """`gtp=8` on the command line would be taken for eight shards."""
     ran = stays({"a.yaml": f"gtp: {gtp}\n" + recipe("${gtp}", TP4)})
     assert "gtp_weight_remat_size (${gtp}) is null in a recipe that gets it" in ran.stderr
+
+
+@pytest.mark.parametrize("target", ["model-overrides", "megatron-cfg"])
+def test_a_tp_that_fails_here_is_set_all_the_same(becomes: Callable[..., Any], target: str) -> None:
+    """`--tp` is for recipes in which no file says a TP; a resolver of one's own does say it."""
+    before = recipe(3, "tensor_model_parallel_size: ${my_resolver:5,1}")
+    if target == "model-overrides":
+        after = before.replace(
+            "gtp_weight_remat_size: 3",
+            "tensor_parallel_num_weight_shards: ${mul:3,${..tensor_model_parallel_size}}",
+        )
+    else:
+        after = before.replace(
+            "model_overrides:\n      gtp_weight_remat_size: 3",
+            "tensor_parallel_num_weight_shards: ${mul:3,${.tensor_model_parallel_size}}",
+        )
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--tp", "2", "--target", target, proven=False)
+
+
+def test_an_etp_that_fails_here_is_set_all_the_same(stays: Callable[..., Any]) -> None:
+    more = f"{TP4}\nexpert_tensor_parallel_size: ${{my_resolver:5,1}}"
+    stays({"a.yaml": recipe(3, more, EXPERT)}, "--etp", "2")
+
+
+def test_all_resolvers_of_nemo_rl(becomes: Callable[..., Any]) -> None:
+    before = recipe("${sub:5,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${div:6,2}}")
+    stays_int = before.replace("${add:1,${div:6,2}}", "${add:1,${mul:1,3}}")
+    new = "tensor_parallel_num_weight_shards: ${mul:${sub:5,${max:1,2}},${..tensor_model_parallel_size}}"
+    becomes({"a.yaml": stays_int}, {"a.yaml": stays_int.replace("gtp_weight_remat_size: ${sub:5,${max:1,2}}", new)})
+
+
+def test_a_recipe_without_megatron_still_loads(stays: Callable[..., Any]) -> None:
+    """NeMo-RL resolves every interpolation at the start, also one that nothing needs."""
+    ran = stays({"a.yaml": recipe(3, "enabled: false")})
+    assert "a.yaml: policy.megatron_cfg has no TP and Megatron switched off" in ran.stderr
+
+
+def test_a_recipe_without_megatron_and_a_tp_to_assume(becomes: Callable[..., Any]) -> None:
+    before = recipe(3, "enabled: false")
+    after = before.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 12")
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--tp", "4")
+
+
+def test_a_parent_through_a_link_to_a_folder(migrate: Callable[..., Any], tmp_path: Any) -> None:
+    """OmegaConf takes `..` by name: behind the link stands the folder that the link is in."""
+    (tmp_path / "work" / "recipes").mkdir(parents=True)
+    (tmp_path / "work" / "recipes" / "team").symlink_to("../shared/team")
+    files = {
+        "recipes/base.yaml": recipe(3, TP4),
+        "shared/team/k.yaml": "defaults: ../base.yaml\npolicy: {megatron_cfg: {tensor_model_parallel_size: 8}}\n",
+    }
+    ran = migrate(files, paths=("recipes",))
+    assert ran.code == 0, ran.stderr
+    assert "${mul:3,${..tensor_model_parallel_size}}" in ran.files["recipes/base.yaml"]
+    assert "recipes/team/k.yaml" in ran.stderr
