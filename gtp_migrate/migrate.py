@@ -15,9 +15,10 @@ from gtp_migrate.layout import Layout, layouts
 from gtp_migrate.nemo_rl import Choice, choose
 from gtp_migrate.plan.changes import Change, Plan
 from gtp_migrate.plan.planner import Planner
-from gtp_migrate.plan.settings import has_setting
+from gtp_migrate.plan.settings import has_setting, out_of_place
 from gtp_migrate.problems import Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, discover, surroundings
+from gtp_migrate.recipes.layer import read_layer
 from gtp_migrate.recipes.resolve import Assumed, Resolver
 from gtp_migrate.recipes.survey import Progress, Survey
 from gtp_migrate.recipes.tree import Tree
@@ -107,7 +108,7 @@ class _Migration:
     def run(self, set_aside: list[Found]) -> Outcome:
         seeds = self._seeds()
         if not seeds:
-            self.outcome.left = bool(self.blocked)
+            self.outcome.left = self.outcome.left or bool(self.blocked)
             return self.outcome
         self._take_in_surroundings(set_aside)
         recipes = self._recipes(seeds)
@@ -127,7 +128,13 @@ class _Migration:
             if not (file.glance.old or file.glance.new):
                 continue
             try:
-                if has_setting(self.tree.layer(identity), self.tree.text(identity), file, self.target):
+                layer = everything = self.tree.layer(identity)
+                if file.glance.old:
+                    everything = read_layer(self.tree.text(identity), file.shown, everything=True)
+                    if file.given:
+                        self.outcome.problems += out_of_place(everything, file)
+                        self.outcome.left = bool(self.outcome.problems)
+                if has_setting(layer, everything, self.target):
                     seeds.add(identity)
             except RecipeError as error:
                 if file.glance.old and file.given:
@@ -263,7 +270,7 @@ class _Migration:
         by_file = self._by_file(plan.changes)
         outcome.problems.extend(problem for problem in plan.problems if problem not in outcome.problems)
         outcome.problems.sort(key=lambda problem: problem.place)
-        outcome.left = len(kept) < len(by_file) or bool(bad)
+        outcome.left = outcome.left or len(kept) < len(by_file) or bool(bad)
         outcome.proven = sum(any(path in kept for path in self._layers(recipe)) for recipe in plan.recipes)
         grouped: dict[str, list[Edited]] = {}
         for path in self._writing_order(plan.recipes, kept):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from gtp_migrate.forms import Target
-from gtp_migrate.problems import Place
+from gtp_migrate.problems import Place, Problem
 from gtp_migrate.recipes.keys import (
     MEGATRON_CFG,
     MODEL_OVERRIDES,
@@ -17,8 +18,9 @@ from gtp_migrate.recipes.keys import (
     OLD_KEYS,
     OVERRIDE_MARKER,
     KeyPath,
+    dotted,
 )
-from gtp_migrate.recipes.layer import Entry, Layer, mentions_old_key, read_layer, references
+from gtp_migrate.recipes.layer import Entry, Layer, mentions_old_key, references
 from gtp_migrate.recipes.resolve import ABSENT, Holder, Resolver, Settings, of_axis
 from gtp_migrate.recipes.tree import RecipeFile, Tree
 from gtp_migrate.shards import AXES, DENSE, Axis
@@ -45,10 +47,15 @@ def form_of(path: KeyPath) -> Form | None:
     return None
 
 
-def has_setting(layer: Layer, text: str, file: RecipeFile, target: Target) -> bool:
+def has_setting(layer: Layer, everything: Layer, target: Target) -> bool:
     """Whether a file holds a setting that this target has something to say about.
 
     An old key in a mapping that is not a `model_overrides` may become one, through an interpolation.
+
+    Args:
+        layer: of the file.
+        everything: the same, with all there is.
+        target: the form to write.
     """
     for path, entry in layer.entries.items():
         form = form_of(path)
@@ -58,10 +65,21 @@ def has_setting(layer: Layer, text: str, file: RecipeFile, target: Target) -> bo
             return True
         if form is Form.TYPED and target is Target.MODEL_OVERRIDES and entry.value is not None:
             return True
-    if not file.glance.old:
-        return False
-    entries = read_layer(text, file.shown, everything=True).entries
-    return any(path[-1] in OLD_KEYS or mentions_old_key(entry.value) for path, entry in entries.items())
+    return any(path[-1] in OLD_KEYS or mentions_old_key(entry.value) for path, entry in everything.entries.items())
+
+
+def out_of_place(everything: Layer, file: RecipeFile) -> Iterator[Problem]:
+    """Old keys that NeMo-RL hands on with all of a `model_overrides`, but deeper in it than the rule is known for.
+
+    Args:
+        everything: the file's layer, with all there is.
+        file: the file.
+    """
+    for path, entry in everything.entries.items():
+        if path[-1] in OLD_KEYS and not form_of(path) and (MEGATRON_CFG, MODEL_OVERRIDES) in itertools.pairwise(path):
+            what = f"{dotted(path)} stands deeper in model_overrides than TP does"
+            todo = "write the number of shards there by hand: size × TP, or size × ETP"
+            yield Problem(Place(file.shown, entry.line, entry.column), what, todo)
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,6 @@ LOOKALIKES = {
     "the same key elsewhere": f"{OLD}: 3\n",
     "in the megatron_cfg itself": f"policy: {{megatron_cfg: {{tensor_model_parallel_size: 4, {OLD}: 3}}}}\n",
     "overrides outside a megatron_cfg": f"policy: {{dtensor_cfg: {{model_overrides: {{{OLD}: 3}}}}}}\n",
-    "deeper than the overrides": f"policy: {{megatron_cfg: {{model_overrides: {{inner: {{{OLD}: 3}}}}}}}}\n",
     "a list": f"policy: {{megatron_cfg: {{model_overrides: {{names: [{OLD}, expert_{OLD}]}}}}}}\n",
     "a longer key": f"policy: {{megatron_cfg: {{model_overrides: {{my_{OLD}: 3, {OLD}_2: 1}}}}}}\n",
     "a value": f"policy: {{megatron_cfg: {{model_overrides: {{key: {OLD}}}}}}}\n",

@@ -186,3 +186,12 @@ def test_a_parent_through_a_link_to_a_folder(migrate: Callable[..., Any], tmp_pa
     assert ran.code == 0, ran.stderr
     assert "${mul:3,${..tensor_model_parallel_size}}" in ran.files["recipes/base.yaml"]
     assert "recipes/team/k.yaml" in ran.stderr
+
+
+def test_an_old_key_deeper_in_the_overrides_is_said(stays: Callable[..., Any]) -> None:
+    """NeMo-RL hands it on, and new Bridge rejects it there as well."""
+    text = recipe("3", TP4).replace("      gtp", "      transformer:\n        gtp")
+    ran = stays({"a.yaml": text})
+    message = "a.yaml:6:9: policy.megatron_cfg.model_overrides.transformer.gtp_weight_remat_size stands deeper"
+    assert message in ran.stderr
+    assert stays({"a.yaml": text}, "--check", code=1)
