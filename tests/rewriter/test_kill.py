@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import gtp_migrate.migrate
@@ -110,7 +110,8 @@ def check_a_stop(root: Path, tree: RecipeTree, choices: Choices, moments: Any = 
         if moments is None and not circles:
             assert contents(root) == finished, told
         assert_same_meaning(before, meanings(root, tree.files, choices), choices)
-        assert run(root, "--check", *choices.arguments()).exit_code == (1 if again.exit_code else 0), told
+        checked = run(root, "--check", *choices.arguments()).exit_code
+        assert checked in ((1, 3) if again.exit_code else (0,)), told
     return len(writes)
 
 
@@ -207,7 +208,14 @@ def test_stopped_after_each_write(name: str, style: str, target: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25 * MORE, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=15 * MORE,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+    # A case takes many runs: shrinking one would take longer than reading it.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 @given(trees(), choices(), st.randoms(use_true_random=False))
 def test_random_trees_stopped_after_some_write(tree: RecipeTree, choices: Choices, chance: random.Random) -> None:
     with on_disk(tree) as root:
