@@ -37,7 +37,6 @@ class TargetOption(str, Enum):
 
 
 app = typer.Typer(
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,7 +49,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def migrate(
     paths: Annotated[
         list[str],
@@ -135,6 +134,8 @@ def migrate(
         _print_diff(outcome, options.paths)
     _print_summary(outcome, "migrated" if not (dry_run or check) else "to migrate", quiet, verbose)
     if check and (outcome.edited or outcome.left):
+        if outcome.edited and not quiet:
+            print("Run without --check to migrate, or with --dry-run to see the changes.", file=sys.stderr)
         raise typer.Exit(Exit.LEFT_TO_MIGRATE)
     if outcome.problems:
         raise typer.Exit(Exit.NEEDS_A_PERSON)

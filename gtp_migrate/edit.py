@@ -11,6 +11,7 @@ ADD      a line after the one that sets TP, or after the last one of the mapping
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from gtp_migrate.forms import Target
@@ -202,7 +203,7 @@ class _Editor:
             else:
                 comments, comment = self.remove_line(pair, mapping, keep=change.kind is Kind.DROP)
             if change.kind is Kind.MOVE:
-                moved.append((comments, f"{change.key}: {self.value_of(change, pair, mapping.pair)}", comment))
+                moved.append((comments, self.entry(change, pair, mapping.pair), comment))
         if moved and mapping.pair:
             self.insert_before(mapping.pair, moved)
 
@@ -217,7 +218,7 @@ class _Editor:
         )
         keep_husk = leaks or mapping.anchor is not None or not (any(moves) or others)
         lines = [
-            f"{change.key}: {self.value_of(change, pair, home)}"
+            self.entry(change, pair, home)
             for change, pair in zip(changes, pairs, strict=True)
             if change.kind is Kind.MOVE
         ]
@@ -279,12 +280,17 @@ class _Editor:
             comment = self.rest_of_line(pair.value.content_end)
             self.refuse_comments(pair.key.start, pair.value.content_end)
             if change.kind is Kind.MOVE:
-                line = f"{change.key}: {self.value_of(change, pair, home)}"
+                line = self.entry(change, pair, home)
                 out.append(line + (f"{self.gap(pair.value.content_end)}{comment}" if comment else ""))
             elif comment:
                 out.append(comment)
             position = self.next_line(pair.value.content_end)
         return out
+
+    def entry(self, change: Change, pair: Pair, home: Pair | None) -> str:
+        """The new entry, its key quoted as the old one was."""
+        quote = pair.key.quote or ""
+        return f"{quote}{change.key}{quote}: {self.value_of(change, pair, home)}"
 
     def value_of(self, change: Change, pair: Pair, home: Pair | None) -> str:
         raw = self.text[pair.value.start : pair.value.end]
@@ -385,9 +391,10 @@ class _Editor:
         if missing and self.document.has_key(node, str(missing[0])):
             raise _CannotEdit("the place to add to comes from a merge key")
         if node.flow:
-            text = f"{change.key}: {self.spell(change.value, None, True)}"
+            quote = (node.entries[0].key.quote or "") if node.entries else ""
+            text = f"{quote}{change.key}{quote}: {self.spell(change.value, None, True)}"
             for key in reversed(missing):
-                text = f"{key}: {{{text}}}"
+                text = f"{quote}{key}{quote}: {{{text}}}"
             at = self.opening(node) + 1
             self.splice(at, at, text + (", " if node.entries else ""))
             return
@@ -495,5 +502,5 @@ class _Editor:
         return self.text.index("{", mapping.start)
 
     def refuse_comments(self, start: int, end: int) -> None:
-        if "#" in self.text[start:end]:
+        if re.search(r"(?:^|\s)#", self.text[start:end], re.M):
             raise _CannotEdit("a comment stands inside it")

@@ -66,7 +66,7 @@ class Layout:
 
 
 def layouts(resolved: Resolved, target: Target, *, before: bool) -> list[Layout]:
-    """The layout of each `megatron_cfg` of a recipe that has GTP on and says all that is needed."""
+    """The layout of each `megatron_cfg` of a recipe that is in use, has GTP on and says all that is needed."""
     found = []
     for holder in resolved.holders:
         layout = _layout(holder, resolved, target, before)
@@ -76,7 +76,7 @@ def layouts(resolved: Resolved, target: Target, *, before: bool) -> list[Layout]
 
 
 def _layout(holder: Holder, resolved: Resolved, target: Target, before: bool) -> Layout | None:
-    if len(holder.cases) > 1:
+    if not holder.is_on or len(holder.cases) > 1:
         return None
     settings = holder.settings
     try:

@@ -111,7 +111,7 @@ class _Migration:
             self.outcome.left = self.outcome.left or bool(self.blocked)
             return self.outcome
         self._take_in_surroundings(set_aside)
-        recipes = self._recipes(seeds)
+        recipes = self._recipes(seeds, {found.id for found in set_aside})
         before = self._resolver(self.tree, recipes)
         planner = Planner(self.tree, before, self.target, self.options.style)
         planner.plan.blocked |= self.blocked
@@ -144,17 +144,32 @@ class _Migration:
 
     def _take_in_surroundings(self, set_aside: list[Found]) -> None:
         """Reads the recipes that may inherit from the given ones without being given: never written, but proven."""
-        around = (folder.found(name) for folder in discover(surroundings(self.options.paths)) for name in folder.names)
+        around = (
+            folder.found(name)
+            for folder in discover(surroundings(self.options.paths), stay_inside=True)
+            for name in folder.names
+        )
         for found in itertools.chain(set_aside, around):
             if found.id not in self.tree.files:
                 with contextlib.suppress(OSError):
                     self.tree.add(found)
         self.tree.read_parents_outside()
 
-    def _recipes(self, seeds: set[str]) -> set[str]:
+    def _recipes(self, seeds: set[str], set_aside: set[str]) -> set[str]:
         """All recipes that a file with a setting is a layer of, as far as it can be told."""
-        heirs = self.tree.heirs(seeds)
+        # A file that is reached by several names is a recipe by each.
+        texts = {self._real(identity) for identity in seeds}
+        heirs = self.tree.heirs(identity for identity in self.tree.files if self._real(identity) in texts)
+        for identity in sorted(self.tree.unknown_parents - set_aside):
+            if not self.tree.file(identity).given:
+                self._say_unknown_parents(identity)
         return heirs | self.blocked | {each for each in self.tree.unknown_parents if self.tree.file(each).given}
+
+    def _say_unknown_parents(self, identity: str) -> None:
+        try:
+            self.tree.layer(identity)
+        except RecipeError as error:
+            self.outcome.problems.append(error.problem)
 
     def _resolver(self, tree: Tree, recipes: Iterable[str]) -> Resolver:
         files = set(recipes)

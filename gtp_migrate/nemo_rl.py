@@ -85,7 +85,10 @@ def _read(source: str) -> Choice:
             tree = ast.parse(stream.read())
     except (OSError, SyntaxError, ValueError) as error:
         raise UndecidedError(f"{source} cannot be read ({error}); give --target") from None
-    typed = {name for name in _fields(tree, "MegatronConfig") if name in {a.num_weight_shards for a in AXES}}
+    fields = _fields(tree, "MegatronConfig")
+    if fields is None:
+        raise UndecidedError(f"{source} does not show all of MegatronConfig; give --target")
+    typed = fields & {axis.num_weight_shards for axis in AXES}
     if len(typed) == 1:
         raise UndecidedError(f"the MegatronConfig in {source} types only {typed.pop()}; give --target")
     if typed:
@@ -93,17 +96,28 @@ def _read(source: str) -> Choice:
     return Choice(Target.MODEL_OVERRIDES, f"the MegatronConfig in {source} does not type the fields")
 
 
-def _fields(tree: ast.Module, name: str, below: tuple[str, ...] = ()) -> set[str]:
-    """The annotations of a class in a module, with those of its bases there."""
-    fields: set[str] = set()
+def _fields(tree: ast.Module, name: str, below: tuple[str, ...] = ()) -> set[str] | None:
+    """The annotations of a class in a module, with those of its bases; None where some stand elsewhere."""
+    if name in ("TypedDict", "Generic", "Protocol", "object"):
+        return set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == name and name not in below:
-            fields.update(
+            fields = {
                 item.target.id
                 for item in node.body
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-            )
+            }
             for base in node.bases:
-                if isinstance(base, ast.Name):
-                    fields |= _fields(tree, base.id, (*below, name))
-    return fields
+                known = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+                inherited = _fields(tree, known, (*below, name))
+                if inherited is None:
+                    return None
+                fields |= inherited
+            return fields
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return None if below or name in imported or "*" in imported else set()

@@ -73,6 +73,8 @@ def _compare(identity: str, before: Resolver, after: Resolver, target: Target) -
 
     def failure(what: str, holder: Holder | None = None, axis: Axis | None = None) -> Failure:
         todo = "nothing that is connected with it was changed; migrate it by hand, or try another --style"
+        if not before.tree.file(identity).given:
+            todo = "nothing that is connected with it was changed; give this file too"
         return Failure(identity, Problem(Place(shown), what, todo), holder, axis)
 
     if old.keys() != new.keys():
@@ -107,7 +109,8 @@ def _compare(identity: str, before: Resolver, after: Resolver, target: Target) -
             if all(failed):
                 difference = failed[0]
                 assert difference is not None
-                yield failure(f"{name} {difference[0]}", holder, difference[1])
+                given_tp = f" (with TP {alternatives[0].tp}, say)" if len(holder.cases) > 1 else ""
+                yield failure(f"{name}{given_tp} {difference[0]}", holder, difference[1])
                 break
 
 

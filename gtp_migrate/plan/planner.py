@@ -22,7 +22,7 @@ from gtp_migrate.plan.spelling import (
     written,
 )
 from gtp_migrate.problems import Place, Problem, RecipeError
-from gtp_migrate.recipes.keys import EP, ETP, MODEL_OVERRIDES, TP, dotted
+from gtp_migrate.recipes.keys import EP, MODEL_OVERRIDES, TP, dotted
 from gtp_migrate.recipes.layer import mentions_old_key, read_layer
 from gtp_migrate.recipes.resolve import Holder, Resolver, of_axis
 from gtp_migrate.recipes.tree import Tree
@@ -205,8 +205,8 @@ class Planner:
             # Whatever sets it one day would then be taken for a number of shards.
             raise _Refused(f"({value}) is null in a recipe that gets it", "write null there, or the size itself")
         varying = self._varying(setting)
-        if varying and varying != setting.axis.parallel_size:
-            what = f"needs ETP, which follows from {varying}, and that from the environment"
+        if varying and (varying != setting.axis.parallel_size or not self._is_set(setting)):
+            what = f"needs {setting.axis.abbreviation}, and {varying} takes it from the environment"
             raise _Refused(what, f"set {setting.axis.parallel_size} and run again")
         size = str(value)
         if mentions_old_key(value):
@@ -236,9 +236,13 @@ class Planner:
                 keys += [EP, TP] if effective_ep(use.settings) > 1 else [EP]
             for key in keys:
                 if self.inventory.is_from_environment(use.recipe, (*use.holder.real, key)):
-                    is_null_etp = key == ETP and not use.holder.etp_is_set
-                    return EP if is_null_etp else key
+                    return key
         return None
+
+    @staticmethod
+    def _is_set(setting: Setting) -> bool:
+        """Whether every recipe has the parallel size itself, so that an interpolation can name it."""
+        return setting.axis is DENSE or all(use.holder.etp_is_set for use in setting.uses)
 
     def _why_not(self, setting: Setting) -> _Refused:
         name = setting.axis.abbreviation
@@ -298,8 +302,11 @@ class Planner:
         overrides = (MODEL_OVERRIDES,) if self.target is Target.MODEL_OVERRIDES else ()
         if (*holder.path, *overrides, axis.num_weight_shards) in self.tree.layer(recipe).entries:
             return False
+        # A file that is reached by two names is one text.
+        there = (self.tree.file(recipe).found.real, axis, holder.path)
         if any(
-            (change.file, change.axis, change.holder) == (recipe, axis, holder.path) and change.kind is not Kind.DROP
+            (self.tree.file(change.file).found.real, change.axis, change.holder) == there
+            and change.kind is not Kind.DROP
             for change in self.plan.changes
         ):
             return False

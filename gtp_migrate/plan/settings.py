@@ -131,9 +131,10 @@ class Setting:
 
     @property
     def is_in_holders(self) -> bool:
-        """Whether each recipe has it in the `model_overrides` of a `megatron_cfg`, not by an interpolation."""
+        """Whether a mapping with parallel sizes is around it wherever a recipe has it, so that `..` can name one."""
         return all(
-            use.holder.overrides is not None and use.holder.overrides[-2:] == (MEGATRON_CFG, MODEL_OVERRIDES)
+            use.holder.overrides is not None
+            and (use.holder.overrides[:-1] == use.holder.real or use.holder.overrides[-2:-1] == (MEGATRON_CFG,))
             for use in self.uses
         )
 
@@ -217,6 +218,8 @@ class Inventory:
         # A file that is reached by two names is one text.
         key = (self.tree.file(identity).found.real, entry.offset)
         setting = self._settings.setdefault(key, Setting(identity, entry, form, axis))
+        if self.tree.file(identity).given and not self.tree.file(setting.file).given:
+            setting.file = identity
         if path not in setting.paths:
             setting.paths.append(path)
         return setting
@@ -231,27 +234,35 @@ class Inventory:
 
     def source(self, recipe: str, path: KeyPath) -> Source | None:
         """Where a recipe has its value at `path` from."""
+        return self._source(self.tree.order(recipe), path, 0)
+
+    def _source(self, order: tuple[str, ...], path: KeyPath, depth: int) -> Source | None:
         unfilled = None
-        for identity in reversed(self.tree.order(recipe)):
+        for index in reversed(range(len(order))):
+            identity = order[index]
             layer = self.tree.layer(identity)
             entry = layer.entries.get(path)
             if entry is not None:
                 if entry.value != "???":
                     return Source(identity, entry)
                 unfilled = unfilled or Source(identity, entry)
+            behind = _interpolated(layer, path)
+            if behind is not None and depth < 10:
+                # A later layer was merged over the mapping that an interpolation stands for.
+                return self._source(order[: index + 1], behind, depth + 1) or unfilled
             if _drops(layer, path):
                 break
         return unfilled
 
     def is_from_environment(self, recipe: str, path: KeyPath, below: frozenset[KeyPath] = frozenset()) -> bool:
-        """Whether a value depends on an environment variable, itself or by what it refers to."""
+        """Whether a value may depend on an environment variable, itself or by what it refers to."""
         source = self.source(recipe, path)
         if source is None or not isinstance(source.entry.value, str) or path in below:
             return False
+        # What a resolver other than the plain ones reads (the empty path), nobody can tell.
         return "oc.env" in source.entry.value or any(
-            self.is_from_environment(recipe, reference, below | {path})
+            reference == () or self.is_from_environment(recipe, reference, below | {path})
             for reference in references(source.entry.value, path)
-            if reference
         )
 
     def is_later(self, recipe: str, one: Source, other: Source) -> bool:
@@ -303,10 +314,15 @@ class Inventory:
     # -- for people ------------------------------------------------------------------------------------
 
     def parallel(self, setting: Setting) -> str:
-        """The parallel sizes of all recipes it counts in, its own file's first."""
+        """The parallel size in the setting's own file, and those that other recipes have instead."""
         uses = sorted(setting.uses, key=lambda use: use.recipe != setting.file)
-        texts = list(dict.fromkeys(self.describe_parallel(use) for use in uses))
-        return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+        if not uses:
+            return ""
+        own, *others = dict.fromkeys(self.describe_parallel(use) for use in uses)
+        if len(others) > 1:
+            sizes = {text.split(" (")[0].removeprefix(f"{setting.axis.abbreviation} ") for text in others}
+            return f"{own}; {', '.join(sorted(sizes, key=lambda size: (len(size), size)))} in other recipes"
+        return "; ".join([own, *others])
 
     def describe_parallel(self, use: Use) -> str:
         """The parallel size of a recipe and where it comes from: `TP 4 (base.yaml:12)`."""
@@ -320,9 +336,20 @@ class Inventory:
         source = self.source(use.recipe, (*use.holder.real, use.axis.parallel_size))
         if source is not None and source.entry.value is not None:
             return f"{name} {value} ({self.place(*source).file_and_line})"
-        if use.axis is not DENSE and self.resolver.assumed.etp is None:
+        if use.axis is not DENSE and (source is not None or self.resolver.assumed.etp is None):
             return f"{name} {value} ({'EP > 1' if effective_ep(use.settings) > 1 else 'as TP'})"
         return f"{name} {value} (--{name.lower()})"
+
+
+def _interpolated(layer: Layer, path: KeyPath) -> KeyPath | None:
+    """The path that `path` stands for, where a mapping on the way to it is an interpolation in this layer."""
+    for length in range(1, len(path)):
+        entry = layer.entries.get(path[:length])
+        if entry is not None and isinstance(entry.value, str):
+            targets = [target for target in references(entry.value, path[:length]) if target]
+            if len(targets) == 1 and ":" not in entry.value:
+                return targets[0] + path[length:]
+    return None
 
 
 def _drops(layer: Layer, path: KeyPath) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -67,10 +69,21 @@ class Folder(NamedTuple):
         return Found(f"{self.path}/{name}", self.prefix + name, os.path.realpath(real) if name in self.links else real)
 
 
-def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> Iterator[Folder]:
+#: Folders that hold no recipes of one's own.
+_NOT_OURS = frozenset({".git", ".venv", "node_modules", "site-packages"})
+
+
+def discover(
+    paths: Iterable[str], unreadable: Unreadable = lambda *_: None, stay_inside: bool = False
+) -> Iterator[Folder]:
     """The recipes in `paths`, each once: a file named itself, a folder's `*.yaml` and `*.yml` at any depth.
 
     Links are followed, but not into a folder that they are in themselves.
+
+    Args:
+        paths: files and folders.
+        unreadable: told what cannot be listed.
+        stay_inside: follow no link to a folder that leads out of the given one.
 
     Raises:
         OSError: one of the paths does not exist.
@@ -79,12 +92,13 @@ def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> 
     walked: set[str] = set()
     for path in paths:
         if os.path.isdir(path):
-            for folder in _walk(path, walked, unreadable):
+            for folder in _walk(path, walked, unreadable, stay_inside):
                 if named:
                     folder.names[:] = [name for name in folder.names if f"{folder.path}/{name}" not in named]
                 yield folder
         else:
-            os.stat(path)
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise OSError(errno.EINVAL, "neither a file nor a folder", path)
             above, name = os.path.split(os.path.normpath(path))
             absolute = os.path.abspath(above)
             is_walked = absolute in walked and name.endswith(_SUFFIXES)
@@ -96,8 +110,9 @@ def discover(paths: Iterable[str], unreadable: Unreadable = lambda *_: None) -> 
                 )
 
 
-def _walk(folder: str, walked: set[str], unreadable: Unreadable) -> Iterator[Folder]:
+def _walk(folder: str, walked: set[str], unreadable: Unreadable, stay_inside: bool) -> Iterator[Folder]:
     folder = os.path.normpath(folder)
+    inside = os.path.join(os.path.realpath(folder), "")
     pending = [(folder, os.path.abspath(folder), os.path.realpath(folder), frozenset[str]())]
     while pending:
         shown, path, real, around = pending.pop()
@@ -114,7 +129,7 @@ def _walk(folder: str, walked: set[str], unreadable: Unreadable) -> Iterator[Fol
                     if is_link and not os.path.exists(entry.path):
                         continue
                     if entry.is_dir():
-                        if name != ".git":
+                        if name not in _NOT_OURS:
                             behind = os.path.realpath(entry.path) if is_link else f"{real}/{name}"
                             folders.append((prefix + name, f"{path}/{name}", behind))
                     elif name.endswith(_SUFFIXES) and entry.is_file():
@@ -128,7 +143,8 @@ def _walk(folder: str, walked: set[str], unreadable: Unreadable) -> Iterator[Fol
         yield Folder(prefix, path, real, names, links)
         for name, below, behind in sorted(folders, reverse=True):
             # A link that leads up leads round in a circle.
-            if behind != real and behind not in around and not real.startswith(behind + os.sep):
+            leads_out = stay_inside and not behind.startswith(inside)
+            if not leads_out and behind != real and behind not in around and not real.startswith(behind + os.sep):
                 pending.append((name, below, behind, around | {real}))
 
 

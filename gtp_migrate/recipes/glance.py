@@ -62,4 +62,6 @@ def glance(data: bytes) -> Glance:
             lines = (_COMMENT.sub(b"", plain["list"]) if plain["list"] else plain["paths"]).split(b"\n")
             items = (item for line in lines for item in _ITEM.findall(line.partition(b" #")[0]))
             defaults = tuple(item.strip(b"\"'").decode("utf-8", "replace") for item in items)
+    elif b"defaults" in _COMMENT.sub(b"", data) and b"?" in data:
+        defaults = None
     return Glance(OLD_KEY_BYTES in data, NEW_KEY_BYTES in data, defaults)

@@ -116,7 +116,28 @@ def read_layer(
     Raises:
         RecipeError: the text is not YAML that OmegaConf would load, or not a mapping.
     """
-    loader = _loader_class()(text.removeprefix(BOM))
+    arguments = (shown, wanted, around, everything)
+    try:
+        return _read(_loader_class(), text, *arguments)
+    except yaml.YAMLError as error:
+        # The pure parser is the one that NeMo-RL reads with; libyaml refuses a few things that it takes.
+        try:
+            return _read(_rules(), text, *arguments)
+        except (yaml.YAMLError, RecursionError):
+            raise _yaml_error(shown, error) from None
+    except RecursionError:
+        raise _error(shown, None, "is nested too deeply", "correct it and run again") from None
+
+
+def _read(
+    loader_class: Any,
+    text: str,
+    shown: str,
+    wanted: frozenset[KeyPath],
+    around: frozenset[KeyPath],
+    everything: bool,
+) -> Layer:
+    loader = loader_class(text.removeprefix(BOM))
     try:
         root = loader.get_single_node()
         if root is None:
@@ -124,18 +145,16 @@ def read_layer(
         if not isinstance(root, yaml.MappingNode):
             raise _error(shown, root.start_mark, "is not a mapping", "a recipe starts with `key: value` lines")
         return _Pruner(loader, text, shown, wanted, around, everything).layer(root)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what = one_line(error.problem or error.context or "cannot be parsed")
-        raise _error(shown, mark, f"is not YAML that NeMo-RL can load ({what})", "correct it and run again") from None
-    except yaml.YAMLError as error:
-        raise _error(
-            shown, None, f"is not YAML that NeMo-RL can load ({one_line(error)})", "correct it and run again"
-        ) from None
-    except RecursionError:
-        raise _error(shown, None, "is nested too deeply", "correct it and run again") from None
     finally:
         loader.dispose()
+
+
+def _yaml_error(shown: str, error: yaml.YAMLError) -> RecipeError:
+    mark, what = None, one_line(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        what = one_line(error.problem or error.context or "cannot be parsed")
+    return _error(shown, mark, f"is not YAML that NeMo-RL can load ({what})", "correct it and run again")
 
 
 def _error(shown: str, mark: Any, what: str, todo: str) -> RecipeError:
@@ -144,10 +163,16 @@ def _error(shown: str, mark: Any, what: str, todo: str) -> RecipeError:
 
 
 @lru_cache(maxsize=1)
-def _loader_class() -> Any:
+def _rules() -> Any:
+    """OmegaConf's own loader, on PyYAML's pure parser."""
     from omegaconf._utils import get_yaml_loader
 
-    rules = get_yaml_loader()
+    return get_yaml_loader()
+
+
+@lru_cache(maxsize=1)
+def _loader_class() -> Any:
+    rules = _rules()
     if not yaml.__with_libyaml__:
         return rules
     from yaml.cyaml import CParser  # type: ignore[attr-defined]
@@ -301,7 +326,7 @@ class _Pruner:
         if "defaults" not in self.result.data:
             return ()
         value = self.result.data.pop("defaults")
-        if "${" in str(value):
+        if "${" in str(value) and not any(isinstance(path, dict) for path in value):
             value = self._resolved_defaults(value)
         if isinstance(value, str):
             return (value,)

@@ -86,6 +86,8 @@ class Holder:
     #: Whether a file says TP and ETP, be it by an interpolation that fails here.
     tp_is_set: bool
     etp_is_set: bool
+    #: Whether Megatron is on (`enabled`).
+    is_on: bool
     #: False where Megatron is switched off, but a setting cannot be resolved as it stands: NeMo-RL resolves all.
     loads: bool
 
@@ -226,9 +228,11 @@ class Resolver:
         tp, etp = value_of(holder, TP), value_of(holder, ETP)
         tp_is_set = tp not in (ABSENT, MISSING)
         etp_is_set = etp not in (ABSENT, MISSING, None)
+        is_on = value_of(holder, "enabled") is not False
         assumed = self.assumed
         assumed_etps: tuple[int | None, ...] = (None,)
-        if not etp_is_set and assumed.etp is not None:
+        # Null is known: ETP follows from EP and TP.
+        if etp in (ABSENT, MISSING) and assumed.etp is not None:
             assumed_etps = (assumed.etp,)
         cases: list[tuple[Settings, ...]] = []
         if not isinstance(tp, Unresolved):
@@ -247,7 +251,8 @@ class Resolver:
             tuple(cases),
             tp_is_set,
             etp_is_set,
-            value_of(holder, "enabled") is not False or _loads(_settings(config, path, None, None)),
+            is_on,
+            is_on or _loads(_settings(config, path, None, None)),
         )
 
 

@@ -5,7 +5,9 @@ Source: `load_config_with_inheritance` in NeMo-RL (`nemo_rl/utils/config.py`).
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +66,8 @@ class Tree:
         Raises:
             OSError: it cannot be read.
         """
+        if not stat.S_ISREG(os.stat(file.id).st_mode):
+            raise OSError(errno.EINVAL, "not a file", file.id)
         data = read_bytes(file.id)
         seen = glance(data)
         known = RecipeFile(file, seen, False, data if seen.old or seen.new else None)

@@ -14,7 +14,10 @@ from rich.table import Table
 from gtp_migrate.layout import Layout
 from gtp_migrate.migrate import Outcome
 from gtp_migrate.plan.changes import Change
+from gtp_migrate.recipes.keys import dotted
 
+#: Below this width a table cuts names into pieces that nobody can read or copy.
+_NARROW = 130
 #: Recipes named for one layout; `-v` names all.
 _NAMED = 4
 #: Settings listed; `-v` lists all.
@@ -55,14 +58,21 @@ def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verb
 
 
 def _print_changes(console: Console, changes: list[Change], verbosity: Verbosity) -> None:
-    table = Table(title="Settings", title_justify="left", pad_edge=False)
-    for column in ("where", "old", "new", "TP or ETP, and where it comes from"):
-        table.add_column(column, overflow="fold")
     shown = sorted(changes, key=lambda change: (change.shown, change.place.line))
     cut = len(shown) if verbosity is Verbosity.VERBOSE else _LISTED
-    for change in shown[:cut]:
-        table.add_row(*(escape(text) for text in (change.place.file_and_line, change.old, change.new, change.parallel)))
-    console.print(table)
+    if console.width < _NARROW:
+        for change in shown[:cut]:
+            _print_line(console, change.place.file_and_line, style="bold")
+            _print_line(console, f"  {change.old} → {change.new}")
+            _print_line(console, f"  {dotted(change.holder)}, {change.parallel}")
+    else:
+        table = Table(title="Settings", title_justify="left", pad_edge=False)
+        for column in ("where", "in", "old", "new", "TP or ETP, and where it comes from"):
+            table.add_column(column, overflow="fold")
+        for change in shown[:cut]:
+            cells = (change.place.file_and_line, dotted(change.holder), change.old, change.new, change.parallel)
+            table.add_row(*map(escape, cells))
+        console.print(table)
     if len(shown) > cut:
         console.print(f"… and {len(shown) - cut} more settings (-v lists all)")
 
@@ -79,22 +89,40 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
     table.add_column("ETP × EP × expert GTP")
     table.add_column("copies", justify="right")
     table.add_column("data lanes", justify="right")
-    table.add_column("")
+    table.add_column("warning")
     for layout, names in recipes.items():
         cut = len(names) if verbosity is Verbosity.VERBOSE or len(names) == _NAMED + 1 else _NAMED
-        more = f"\n… and {len(names) - cut} more" if len(names) > cut else ""
+        more = [f"… and {len(names) - cut} more"] if len(names) > cut else []
         sizes = layout.topology
+        dense = f"{sizes.tp} × {_text(sizes.gtp)} × {layout.cp} × {layout.pp}"
+        expert = f"{sizes.etp} × {layout.ep} × {_text(sizes.expert_gtp)}"
+        if console.width < _NARROW:
+            for name in [*names[:cut], *more]:
+                _print_line(console, name, style="bold")
+            _print_line(
+                console,
+                f"  {layout.holder}: {_text(layout.gpus)} GPUs, TP × GTP × CP × PP = {dense}, "
+                f"{_text(layout.copies)} copies, {_text(layout.data_lanes)} data lanes",
+            )
+            if layout.warning:
+                _print_line(console, f"  {layout.warning}", style="yellow")
+            continue
         table.add_row(
-            escape("\n".join(names[:cut]) + more),
+            escape("\n".join([*names[:cut], *more])),
             escape(layout.holder),
             _text(layout.gpus),
-            f"{sizes.tp} × {_text(sizes.gtp)} × {layout.cp} × {layout.pp}",
-            f"{sizes.etp} × {layout.ep} × {_text(sizes.expert_gtp)}",
+            dense,
+            expert,
             _text(layout.copies),
             _text(layout.data_lanes),
             f"[yellow]{escape(layout.warning)}[/]" if layout.warning else "",
         )
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+
+
+def _print_line(console: Console, text: str, style: str | None = None) -> None:
+    console.print(text, style=style, markup=False, soft_wrap=True)
 
 
 def _text(value: int | None) -> str:

@@ -396,6 +396,7 @@ def test_the_summary_of_a_setting(migrate: Migrate) -> None:
     assert ran.stdout == ""
     assert [
         "child.yaml:5",
+        "policy.megatron_cfg",
         "gtp_weight_remat_size: 3",
         "tensor_parallel_num_weight_shards: 12",
         "TP 4 (base.yaml:3)",
@@ -408,6 +409,7 @@ def test_the_summary_of_an_expert_setting(migrate: Migrate) -> None:
     ran = migrate({"a.yaml": text})
     assert [
         "a.yaml:6",
+        "policy.megatron_cfg",
         "expert_gtp_weight_remat_size: 3",
         "expert_tensor_parallel_num_weight_shards: 3",
         "ETP 1 (EP > 1)",

@@ -38,7 +38,6 @@ def test_a_resolver_may_read_any_key(becomes: Callable[..., Any], size: str) -> 
 @pytest.mark.parametrize(
     ("par", "more", "right"),
     [
-        ("ep: 8", f"{TP4}\nexpert_model_parallel_size: ${{oc.select:par.ep,1}}", "3"),
         (
             "etp: 2",
             f"{TP4}\nexpert_tensor_parallel_size: ${{oc.select:par.etp}}",
@@ -105,6 +104,7 @@ def test_parents_that_cannot_be_told_left_out(migrate: Callable[..., Any]) -> No
 @pytest.mark.parametrize(
     "more",
     [
+        f"{TP4}\nexpert_model_parallel_size: ${{oc.select:par.ep,1}}",
         f"{TP4}\nexpert_model_parallel_size: ${{oc.decode:${{oc.env:GTP_TEST_EP,1}}}}",
         f"{TP4}\nexpert_tensor_parallel_size: ${{oc.decode:${{oc.env:GTP_TEST_ETP,null}}}}",
     ],
@@ -195,3 +195,82 @@ def test_an_old_key_deeper_in_the_overrides_is_said(stays: Callable[..., Any]) -
     message = "a.yaml:6:9: policy.megatron_cfg.model_overrides.transformer.gtp_weight_remat_size stands deeper"
     assert message in ran.stderr
     assert stays({"a.yaml": text}, "--check", code=1)
+
+
+def test_a_child_over_a_mapping_that_is_an_interpolation(becomes: Callable[..., Any]) -> None:
+    """OmegaConf copies what the interpolation stands for, and merges over the copy."""
+    base = recipe(3, TP4) + "teacher: ${policy}\n"
+    child = "defaults: base.yaml\nteacher: {megatron_cfg: {tensor_model_parallel_size: 8}}\n"
+    new = "tensor_parallel_num_weight_shards: ${mul:3,${..tensor_model_parallel_size}}"
+    becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
+
+
+def test_a_megatron_cfg_that_stands_under_another_name(becomes: Callable[..., Any]) -> None:
+    base = (
+        "presets:\n  big:\n    tensor_model_parallel_size: 4\n    model_overrides:\n      gtp_weight_remat_size: 3\n"
+        "policy:\n  megatron_cfg: ${presets.big}\n"
+    )
+    child = "defaults: base.yaml\npresets: {big: {tensor_model_parallel_size: 8}}\n"
+    new = "tensor_parallel_num_weight_shards: ${mul:3,${..tensor_model_parallel_size}}"
+    becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
+
+
+def test_heirs_are_not_searched_behind_links(migrate: Callable[..., Any], tmp_path: Any) -> None:
+    """`results -> /lustre/…` in a checkout is no place for recipes."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "k.yaml").write_text("defaults: ../work/base.yaml\n")
+    (tmp_path / "work" / ".git").mkdir()
+    (tmp_path / "work" / "results").symlink_to(tmp_path / "elsewhere")
+    ran = migrate({"base.yaml": recipe(3, TP4)}, paths=("base.yaml",))
+    assert ran.code == 0, ran.stderr
+    assert "1 recipe proven" in ran.stderr
+
+
+def test_a_recipe_with_megatron_off_has_no_layout(migrate: Callable[..., Any]) -> None:
+    text = recipe(3, f"{TP4}\nenabled: false") + "cluster: {gpus_per_node: 8, num_nodes: 1}\n"
+    ran = migrate({"a.yaml": text})
+    assert (ran.code, "does not fit" in ran.stderr) == (0, False)
+    assert "tensor_parallel_num_weight_shards: 12" in ran.files["a.yaml"]
+
+
+def test_one_text_by_two_names_that_needs_two_numbers(migrate: Callable[..., Any], tmp_path: Any) -> None:
+    """Behind the link the recipe inherits from another file, which a number would not be right for."""
+    (tmp_path / "work" / ".git").mkdir(parents=True)
+    (tmp_path / "work" / "e").symlink_to("x/d")
+    files = {
+        "base.yaml": "policy: {megatron_cfg: {tensor_model_parallel_size: 2}}\n",
+        "x/base.yaml": "policy: {megatron_cfg: {tensor_model_parallel_size: 8}}\n",
+        "x/d/k.yaml": "defaults: ../base.yaml\n" + recipe(3, "enabled: true"),
+    }
+    ran = migrate(files, "--style", "literal", paths=("x",))
+    assert (ran.code, ran.files["x/d/k.yaml"]) == (3, files["x/d/k.yaml"])
+    assert "would change from TP 2" in ran.stderr
+
+
+def test_one_text_by_two_names_that_needs_one_number(migrate: Callable[..., Any], tmp_path: Any) -> None:
+    (tmp_path / "work").mkdir(exist_ok=True)
+    (tmp_path / "work" / "e").symlink_to("d")
+    files = {
+        "d/base.yaml": recipe(3, TP4),
+        "d/k.yaml": "defaults: base.yaml\npolicy: {megatron_cfg: {tensor_model_parallel_size: 2}}\n",
+        "top.yaml": "defaults: e/k.yaml\npolicy: {megatron_cfg: {tensor_model_parallel_size: 8}}\n",
+    }
+    ran = migrate(files, "--style", "literal")
+    assert ran.code == 0, ran.stderr
+    assert "tensor_parallel_num_weight_shards: 6" in ran.files["d/k.yaml"]
+    assert "tensor_parallel_num_weight_shards: 24" in ran.files["top.yaml"]
+
+
+def test_parents_that_cannot_be_told_around_the_given_files(migrate: Callable[..., Any], tmp_path: Any) -> None:
+    (tmp_path / "work" / ".git").mkdir(parents=True)
+    files = {"x/base.yaml": recipe(3, TP4), "y/k.yaml": "defaults: ${oc.env:GTP_TEST_NO_SUCH}.yaml\n"}
+    ran = migrate(files, paths=("x",))
+    assert ran.code == 3
+    assert "y/k.yaml:1:1: inherits from ${oc.env:GTP_TEST_NO_SUCH}.yaml, which cannot be told" in ran.stderr
+
+
+def test_an_etp_that_is_null_is_known(becomes: Callable[..., Any]) -> None:
+    """`--etp` is for recipes in which no file says an ETP; null says that it follows from EP."""
+    before = recipe(3, f"{TP4}\nexpert_tensor_parallel_size: null\nexpert_model_parallel_size: 8", EXPERT)
+    after = before.replace(f"{EXPERT}: 3", "expert_tensor_parallel_num_weight_shards: 3")
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--etp", "2")
