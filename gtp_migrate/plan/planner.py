@@ -27,7 +27,7 @@ from gtp_migrate.recipes.layer import mentions_old_key, read_layer
 from gtp_migrate.recipes.resolve import Holder, Resolver, of_axis
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.shards import AXES, DENSE, Axis
-from gtp_migrate.topology import TopologyError, effective_ep, old_size, parallel_size
+from gtp_migrate.topology import TopologyError, effective_ep, old_size
 
 _REFERENCE = re.compile(rb"\$\{[^\n]*gtp_weight_remat_size")
 
@@ -86,7 +86,7 @@ class Planner:
             size = old_size(use.settings, axis)
             if size is None or holder.overrides is None:
                 return
-            needed = size * parallel_size(use.settings, axis) if use.is_complete else None
+            needed = use.shards() if use.is_complete else None
         except TopologyError:
             return  # said where the setting itself is decided, or by the proof
         old = self.inventory.source(use.recipe, (*holder.overrides, axis.gtp_size))

@@ -23,7 +23,7 @@ from gtp_migrate.recipes.keys import (
 from gtp_migrate.recipes.layer import Entry, Layer, mentions_old_key, references
 from gtp_migrate.recipes.resolve import ABSENT, Holder, Resolver, Settings, of_axis
 from gtp_migrate.recipes.tree import RecipeFile, Tree
-from gtp_migrate.shards import AXES, DENSE, Axis
+from gtp_migrate.shards import AXES, DENSE, Axis, shards_from_size
 from gtp_migrate.topology import TopologyError, effective_ep, old_size, parallel_size, shard_count
 
 
@@ -107,7 +107,7 @@ class Use:
             TopologyError: a number is not known, or none that NeMo-RL would accept.
         """
         size = old_size(self.settings, self.axis)
-        return None if size is None else size * parallel_size(self.settings, self.axis)
+        return None if size is None else shards_from_size(size, parallel_size(self.settings, self.axis))
 
 
 @dataclass
