@@ -14,7 +14,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from gtp_migrate.shards import positive_int
+from gtp_migrate.shards import positive_int, shards_from_size
 from gtp_migrate.shim.log import say
 from gtp_migrate.shim.settings import KEEP_GTP, environment_flag
 from gtp_migrate.shim.topology import COUNTS, SavedTopology, Side, transformer_config
@@ -46,7 +46,7 @@ def decide(saved: Side, parallel_size: int, *, keep_gtp: bool = False) -> Count:
     if saved.num_weight_shards is None and size == 1:
         return OFF
     if parallel_size == saved.parallel_size or keep_gtp:
-        return Count(size * parallel_size, size)
+        return Count(shards_from_size(size, parallel_size), size)
     return OFF
 
 
