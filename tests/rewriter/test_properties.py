@@ -128,7 +128,8 @@ def supplied(holder: Any, tp: int, etp: int | None) -> Any:
         if value is None:
             continue
         try:
-            is_set = holder.get(key) is not None
+            # A null ETP is known: it follows from EP and TP.
+            is_set = holder.get(key) is not None or (key == ETP and key in holder)
         except Exception:
             is_set = False
         if not is_set:
