@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gtp_migrate.recipes.survey import survey
+
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "recipes"
 TOOL = [sys.executable, "-m", "gtp_migrate.cli"]
 #: Files of a family that keep their settings where there is something to migrate: 4 of 100, and a null is one more.
@@ -71,7 +73,7 @@ def make_tree(root: Path, recipes: int, *, holding: tuple[str, ...], bare: bool 
             data = data.replace(b"model_parallel_size: 4", b"model_parallel_size: %d" % tp)
             data = data.replace(b"remat_size: 3", b"remat_size: %d" % size)
             data = data.replace(b"num_nodes: 3", b"num_nodes: %d" % nodes)
-            if not bare and not data.endswith(b"}"):
+            if not bare and not data.rstrip().endswith((b"}", b"...")):
                 data = data.rstrip() + b"\n" + sections(number).replace(b"\n", b"\r\n" if b"\r\n" in data else b"\n")
             target = root / f"team-{number // 20}" / f"family-{number}" / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,9 +84,22 @@ def seconds(command: list[str]) -> float:
     """Wall time of one process."""
     start = time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-    if done.returncode not in (0, 1):
+    if done.returncode:
         sys.exit(done.stderr.decode())
     return time.perf_counter() - start
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Wall time of a call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def bare_loop(root: str) -> None:
+    """`BARE_LOOP` in this process."""
+    sys.argv[1:] = [root]
+    exec(BARE_LOOP, {})
 
 
 def ratio(rounds: int, one: Callable[[], float], other: Callable[[], float]) -> str:
@@ -114,6 +129,8 @@ def main() -> None:
         loop = [sys.executable, "-c", BARE_LOOP, nothing]
         nothing_ratio = ratio(rounds, lambda: seconds([*TOOL, nothing]), lambda: seconds(loop))
         print(f"nothing to migrate / a bare loop (target 1.5)            {nothing_ratio}")
+        look = ratio(rounds, lambda: timed(lambda: survey([nothing])), lambda: timed(lambda: bare_loop(nothing)))
+        print(f"the same without starting two processes                   {look}")
         trip = seconds([sys.executable, "-c", ROUND_TRIP, some])
         dry_run = [seconds([*TOOL, "--dry-run", some]) for _ in range(3)]
         print(f"ruamel.yaml's round trip / 5 % to migrate (target 10)    {trip / statistics.median(dry_run):6.2f}")
