@@ -331,14 +331,15 @@ class _Editor:
 
     def remove_from_flow(self, pair: Pair, mapping: Node, stay: list[Pair]) -> None:
         """Takes an entry and one comma away."""
-        self.refuse_comments(mapping.start, mapping.end)
         after = [each for each in stay if each.key.start > pair.key.start]
         if after:
             following = next(each for each in mapping.entries if each.key.start > pair.key.start)
+            self.refuse_comments(pair.key.start, following.key.start)
             self.splice(pair.key.start, following.key.start, "")
             return
         index = mapping.entries.index(pair)
         start = pair.key.start if index == 0 else mapping.entries[index - 1].value.end
+        self.refuse_comments(start, pair.value.end)
         self.splice(start, pair.value.end, "")
 
     def insert_before(self, pair: Pair, moved: list[tuple[str, str, str]]) -> None:
