@@ -240,7 +240,6 @@ class _Editor:
         indent = self.indent(home.key.start)
         newline = self.newline(home.key.start)
         out: list[str] = []
-        header = self.text[home.key.start : self.opening(mapping) if mapping.flow else self.line_end(home.key.end)]
         if mapping.flow:
             self.refuse_comments(self.opening(mapping), mapping.end)
             comment = self.rest_of_line(mapping.end)
@@ -253,12 +252,13 @@ class _Editor:
             elif comment:
                 out = [comment]
         else:
+            header = self.text[home.key.start : self.line_end(home.key.end)]
             header, comment = self.split_comment(home.key.end, header, home.key.start)
             if keep_husk:
                 out.append(f"{header.rstrip()} {{}}" + (f"  {comment}" if comment else ""))
             elif comment:
                 out.append(comment)
-            out += self.lines_of(changes, pairs, mapping, home)
+            out += self.lines_of(changes, pairs, home)
         start = self.line_start(home.key.start)
         end = self.line_end(mapping.content_end)
         text = newline.join(indent + line if line else "" for line in out)
@@ -267,7 +267,7 @@ class _Editor:
         else:
             self.splice(*self.whole_lines(start, end), "")
 
-    def lines_of(self, changes: list[Change], pairs: list[Pair], mapping: Node, home: Pair) -> list[str]:
+    def lines_of(self, changes: list[Change], pairs: list[Pair], home: Pair) -> list[str]:
         """The lines of a block mapping that loses all its entries: what moves, and every comment."""
         out: list[str] = []
         position = self.next_line(home.key.end)

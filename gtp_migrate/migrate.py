@@ -187,10 +187,10 @@ class _Migration:
             texts = self._texts(plan)
             after = before.on(self._tree_with(texts))
             failures = list(verify(plan.recipes, before, after, self.target))
-            if not self._add_where_needed(planner, failures, before):
+            if not self._add_where_needed(planner, failures):
                 return texts, failures, after
 
-    def _add_where_needed(self, planner: Planner, failures: list[Failure], before: Resolver) -> bool:
+    def _add_where_needed(self, planner: Planner, failures: list[Failure]) -> bool:
         failed = {failure.recipe for failure in failures}
         added = False
         for failure in failures:
@@ -258,26 +258,24 @@ class _Migration:
         """Leaves the files that are connected with a failure as they are, and keeps the rest."""
         outcome = self.outcome
         groups = _Groups()
-        bad = {self._real(identity) for identity in plan.blocked}
-        bad |= {path for path in self._by_file(plan.changes) if path not in texts}
+        blocked = {self._real(identity) for identity in plan.blocked}
+        bad = blocked | {path for path in self._by_file(plan.changes) if path not in texts}
         if plan.blocked & self.tree.unknown_parents:
             bad |= texts.keys()
-        for recipe in plan.recipes:
-            touched = [path for path in self._layers(recipe) if path in texts or path in bad]
-            groups.join(touched)
+        layers = {recipe: self._layers(recipe) for recipe in plan.recipes}
+        for paths in layers.values():
+            groups.join([path for path in paths if path in texts or path in bad])
         for failure in failures:
-            bad.update(path for path in self._layers(failure.recipe) if path in texts)
-            if failure.problem not in plan.problems and not any(
-                self._real(each) in {self._real(identity) for identity in plan.blocked}
-                for each in self._order(failure.recipe)
-            ):
-                plan.problems.append(failure.problem)
+            paths = layers[failure.recipe]
+            bad.update(path for path in paths if path in texts)
+            if blocked.isdisjoint(paths):
+                plan.report(failure.problem)
         bad_groups = {groups.find(path) for path in bad}
         kept = {path: text for path, text in texts.items() if groups.find(path) not in bad_groups}
         if len(kept) < len(texts):
             after = before.on(self._tree_with(kept))
-            touched_recipes = [recipe for recipe in plan.recipes if any(path in kept for path in self._layers(recipe))]
-            still = list(verify(touched_recipes, before, after, self.target))
+            touched = [recipe for recipe, paths in layers.items() if not kept.keys().isdisjoint(paths)]
+            still = list(verify(touched, before, after, self.target))
             if still:  # pragma: no cover - groups do not share a recipe
                 plan.problems.extend(failure.problem for failure in still)
                 kept = {}
@@ -286,16 +284,16 @@ class _Migration:
         outcome.problems.extend(problem for problem in plan.problems if problem not in outcome.problems)
         outcome.problems.sort(key=lambda problem: problem.place)
         outcome.left = outcome.left or len(kept) < len(by_file) or bool(bad)
-        outcome.proven = sum(any(path in kept for path in self._layers(recipe)) for recipe in plan.recipes)
+        outcome.proven = sum(not kept.keys().isdisjoint(paths) for paths in layers.values())
         grouped: dict[str, list[Edited]] = {}
-        for path in self._writing_order(plan.recipes, kept):
+        for path in self._writing_order(layers.values(), kept):
             changes = by_file[path]
             edited = self._edited(path, changes, kept[path])
             outcome.edited.append(edited)
             grouped.setdefault(groups.find(path), []).append(edited)
         outcome.groups = list(grouped.values())
         outcome.changes = [change for change in plan.changes if self._real(change.file) in kept]
-        self._lay_out(plan.recipes, kept, before, after)
+        self._lay_out(layers, kept, before, after)
 
     def _edited(self, path: str, changes: list[Change], text: bytes) -> Edited:
         identity = changes[0].file
@@ -322,15 +320,16 @@ class _Migration:
     def _layers(self, recipe: str) -> list[str]:
         return [self._real(identity) for identity in self._order(recipe)]
 
-    def _writing_order(self, recipes: Iterable[str], kept: dict[str, bytes]) -> list[str]:
+    @staticmethod
+    def _writing_order(recipes: Iterable[list[str]], kept: dict[str, bytes]) -> list[str]:
         """Later layers before earlier ones.
 
         A count in a later layer wins over an old size below it, so that a tree that is half written still
         means the same; the other way round it would not.
         """
         later: dict[str, set[str]] = {path: set() for path in sorted(kept)}
-        for recipe in recipes:
-            layers = [path for path in dict.fromkeys(reversed(self._layers(recipe))) if path in kept]
+        for paths in recipes:
+            layers = [path for path in dict.fromkeys(reversed(paths)) if path in kept]
             for one, other in itertools.pairwise(layers):
                 later[other].add(one)
         try:
@@ -338,11 +337,11 @@ class _Migration:
         except graphlib.CycleError:
             return _order_with_circles(later)
 
-    def _lay_out(self, recipes: Iterable[str], kept: dict[str, bytes], before: Resolver, after: Resolver) -> None:
-        for recipe in recipes:
+    def _lay_out(self, layers: dict[str, list[str]], kept: dict[str, bytes], before: Resolver, after: Resolver) -> None:
+        for recipe, paths in layers.items():
             if not self.tree.file(recipe).given:
                 continue
-            is_done = any(path in kept for path in self._layers(recipe))
+            is_done = not kept.keys().isdisjoint(paths)
             resolver = after if is_done else before
             with contextlib.suppress(RecipeError):
                 for layout in layouts(resolver.resolve(recipe), self.target, before=not is_done):

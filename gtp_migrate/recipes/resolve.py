@@ -211,7 +211,7 @@ class Resolver:
         return Resolved(
             tuple(self._holder(config, path) for path in _holder_paths(config)),
             *(
-                _select(config, *path)
+                _descend(config, path)
                 for path in (
                     ("cluster", "gpus_per_node"),
                     ("cluster", "num_nodes"),
@@ -356,10 +356,6 @@ def _descend(config: DictConfig, path: KeyPath) -> Any:
     for key in path:
         node = value_of(node, key)
     return node
-
-
-def _select(config: DictConfig, *path: str) -> Any:
-    return _descend(config, path)
 
 
 def _holder_paths(config: DictConfig) -> Iterator[KeyPath]:
