@@ -16,7 +16,7 @@ from gtp_migrate.forms import Style, Target
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gtp_migrate.migrate import Outcome
+    from gtp_migrate.outcome import Outcome
 
 
 class Exit(IntEnum):
@@ -82,6 +82,17 @@ def migrate(
     etp: Annotated[
         int | None, typer.Option("--etp", min=1, metavar="N", help="The ETP to assume where no file says.")
     ] = None,
+    ep: Annotated[
+        int | None, typer.Option("--ep", min=1, metavar="N", help="The EP to assume where no file says.")
+    ] = None,
+    runtime_shim: Annotated[
+        bool,
+        typer.Option("--runtime-shim", help="These runs install the runtime shim, which keeps copied models whole."),
+    ] = False,
+    maps: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="FROM=TO", help="In `defaults:`, take FROM/… for TO/… (repeatable)."),
+    ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Leave these files alone (repeatable). They are still read as parents."),
@@ -118,11 +129,16 @@ def migrate(
             return
         from gtp_migrate.migrate import Options, write_all
         from gtp_migrate.migrate import migrate as work_out
-        from gtp_migrate.nemo_rl import UndecidedError
-        from gtp_migrate.recipes.resolve import Assumed
+        from gtp_migrate.runs.nemo_rl import UndecidedError
+        from gtp_migrate.runs.runs import Assumed
 
         options = Options(
-            tuple(paths), None if target is TargetOption.AUTO else Target(target.value), style, Assumed(tp, etp)
+            tuple(paths),
+            None if target is TargetOption.AUTO else Target(target.value),
+            style,
+            Assumed(tp, etp, ep),
+            runtime_shim,
+            _maps(maps or []),
         )
         try:
             outcome = work_out(options, surveyed, progress)
@@ -139,6 +155,16 @@ def migrate(
         raise typer.Exit(Exit.LEFT_TO_MIGRATE)
     if outcome.problems:
         raise typer.Exit(Exit.NEEDS_A_PERSON)
+
+
+def _maps(texts: list[str]) -> dict[str, str]:
+    maps = {}
+    for text in texts:
+        start, equals, end = text.partition("=")
+        if not equals or not start or not end:
+            _wrong(f"--map {text}: is not FROM=TO; give two folders, as in --map /opt/nemo-rl=.")
+        maps[start] = end
+    return maps
 
 
 def _wrong(message: str) -> NoReturn:

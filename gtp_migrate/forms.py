@@ -10,6 +10,14 @@ from __future__ import annotations
 from enum import Enum
 
 
+class Form(Enum):
+    """How an entry says it."""
+
+    SIZE = "A"
+    OVERRIDE = "B"
+    TYPED = "C"
+
+
 class Target(str, Enum):
     """The form to write."""
 

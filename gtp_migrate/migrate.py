@@ -1,28 +1,30 @@
-"""The whole way: paths → tree → plan → edited text → proof; then, on demand, the files."""
+"""The whole way: paths → tree → runs → plan → edited text → proof → settle; then, on demand, the files."""
 
 from __future__ import annotations
 
-import contextlib
-import graphlib
-import itertools
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gtp_migrate.edit import EditError, edit
 from gtp_migrate.forms import Style, Target
-from gtp_migrate.layout import Layout, layouts
-from gtp_migrate.nemo_rl import Choice, choose
-from gtp_migrate.plan.changes import Change, Plan
-from gtp_migrate.plan.planner import Planner
-from gtp_migrate.plan.settings import has_setting, out_of_place
-from gtp_migrate.problems import Problem, RecipeError
-from gtp_migrate.recipes.discover import Found, discover, surroundings
-from gtp_migrate.recipes.layer import read_layer
-from gtp_migrate.recipes.resolve import Assumed, Resolver
+from gtp_migrate.outcome import Edited, Outcome
+from gtp_migrate.plan.needs import KeepHusk, Need, NoInterpolation, OwnNumber
+from gtp_migrate.plan.own import own_number
+from gtp_migrate.plan.planner import Plan, Planned, plan
+from gtp_migrate.plan.stock import Stock, is_pinned, take_stock
+from gtp_migrate.plan.changes import Drop, Move
+from gtp_migrate.problems import Place, Problem, RecipeError
+from gtp_migrate.proof import Failure, Proof, same_elsewhere
+from gtp_migrate.recipes.discover import discover, surroundings
+from gtp_migrate.recipes.keys import SETTINGS
+from gtp_migrate.recipes.layer import Leaf, read_layer
 from gtp_migrate.recipes.survey import Progress, Survey
-from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.verify import Failure, same_elsewhere, verify
+from gtp_migrate.recipes.tree import Tree, read_tree
+from gtp_migrate.runs import nemo_rl
+from gtp_migrate.runs.layout import layout
+from gtp_migrate.runs.models import Kind
+from gtp_migrate.runs.runs import Assumed, Runs
+from gtp_migrate.settle import Groups, settle, writing_order
 from gtp_migrate.write import WriteError, check_unchanged, check_writable, write
 
 
@@ -35,40 +37,22 @@ class Options:
     target: Target | None = None
     style: Style = Style.AUTO
     assumed: Assumed = field(default_factory=Assumed)
+    #: These runs install the runtime shim, which keeps copied models whole.
+    runtime_shim: bool = False
+    #: Folders that stand for others in absolute paths of `defaults:`.
+    maps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Edited:
-    """One file, before and after."""
+class _Proven:
+    """A plan with its edited texts, and what the proof says of them."""
 
-    #: The file behind all links, and its name.
-    path: str
-    shown: str
-    before: bytes
-    after: bytes
-    #: What to have on the disk until all other files are written; None where that is `after`.
-    meanwhile: bytes | None = None
-
-
-@dataclass
-class Outcome:
-    """All that there is to say about a run."""
-
-    files: int = 0
-    choice: Choice | None = None
-    #: What is changed, in the order of writing, and the changes in it.
-    edited: list[Edited] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    #: What needs a person.
-    problems: list[Problem] = field(default_factory=list)
-    #: Whether settings are left that a person has to migrate.
-    left: bool = False
-    #: The layouts of the recipes with GTP on, by the recipe's name.
-    layouts: list[tuple[str, Layout]] = field(default_factory=list)
-    #: Recipes whose topology was compared.
-    proven: int = 0
-    #: Groups of files that inherit from each other and were not written as a whole.
-    groups: list[list[Edited]] = field(default_factory=list)
+    plan: Plan
+    #: By real path.
+    texts: Mapping[str, str]
+    unwritable: tuple[Problem, ...]
+    failures: tuple[Failure, ...]
+    after: Runs
 
 
 def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: None) -> Outcome:
@@ -83,315 +67,273 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
         UndecidedError: nobody can tell which form to write.
     """
     outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
-    tree = Tree.of(surveyed)
-    tree.read_parents_outside()
-    if not any(file.glance.old or file.glance.new for file in tree.files.values()):
-        return outcome
-    outcome.choice = (
-        Choice(options.target, "--target")
-        if options.target
-        else choose(file.found.id for file in tree.files.values() if file.given and file.data)
+    around = (
+        folder.found(name)
+        for folder in discover(surroundings(options.paths), stay_inside=True)
+        for name in folder.names
     )
-    return _Migration(options, tree, outcome, outcome.choice.target, progress).run(surveyed.set_aside)
+    tree = read_tree(surveyed, around, options.maps)
+    if not tree.recipes:
+        return outcome
+    roots = nemo_rl.around(recipe for recipe in tree.recipes if tree.files[recipe].given)
+    outcome.choice = _choose(options, tree, roots)
+    pins_copies = options.runtime_shim or outcome.choice.target is Target.MEGATRON_CFG
+    runs = Runs(tree, options.assumed, nemo_rl.launchers(roots))
+    progress("planning", 0, len(tree.recipes))
+    stock = take_stock(tree, runs, outcome.choice.target, pins_copies=pins_copies)
+    progress("proving", 0, len(tree.recipes))
+    proven = _plan_until_it_holds(stock, options.style)
+    _settle(outcome, stock, proven)
+    _mention(outcome, tree)
+    outcome.problems = sorted(dict.fromkeys(outcome.problems), key=lambda problem: problem.place)
+    return outcome
 
 
-class _Migration:
-    def __init__(self, options: Options, tree: Tree, outcome: Outcome, target: Target, progress: Progress) -> None:
-        self.options = options
+def _choose(options: Options, tree: Tree, roots: tuple[str, ...]) -> nemo_rl.Choice:
+    if options.target:
+        return nemo_rl.Choice(options.target, "--target")
+    layers = {layer for recipe in tree.recipes for layer in tree.orders.get(recipe, ())}
+    outside = nemo_rl.around(layer for layer in layers if not tree.files[layer].given) if layers else ()
+    return nemo_rl.choose(roots, outside)
+
+
+# -- plan, edit, prove -----------------------------------------------------------------------------------
+
+
+def _plan_until_it_holds(stock: Stock, style: Style) -> _Proven:
+    """Plans with more and more needs, until the proof holds or asks for nothing that could help."""
+    needs: frozenset[Need] = frozenset()
+    editor = _Editor(stock.tree)
+    proof = Proof(stock.runs, stock.target, pins_copies=stock.pins_copies)
+    while True:
+        proven = _try(stock, plan(stock, needs, style), editor, proof)
+        more = frozenset(_needs(stock, proven, needs)) - needs
+        if not more:
+            return proven
+        needs |= more
+
+
+def _try(stock: Stock, planned: Plan, editor: _Editor, proof: Proof) -> _Proven:
+    texts: dict[str, str] = {}
+    unwritable: list[Problem] = []
+    blocked = {stock.tree.files[recipe].found.real for recipe in planned.blocked}
+    for real, changes in planned.by_file().items():
+        if real not in blocked:
+            edited = editor.edit(real, tuple(changes))
+            if isinstance(edited, Problem):
+                unwritable.append(edited)
+            else:
+                texts[real] = edited
+    after = stock.runs.on(stock.tree.with_texts(texts))
+    failures = tuple(failure for recipe in stock.recipes for failure in proof.failures(recipe, after))
+    return _Proven(planned, texts, tuple(unwritable), failures, after)
+
+
+class _Editor:
+    """Edits files, each set of changes once."""
+
+    def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.outcome = outcome
-        self.target = target
-        self.progress = progress
-        self.blocked: set[str] = set()
-        self.edited: dict[tuple[str, tuple[Change, ...]], bytes] = {}
+        self._edited: dict[tuple[str, str], str | Problem] = {}
+        self._recipes = {layer.source.real: recipe for recipe, layer in tree.layers.items()}
 
-    def run(self, set_aside: list[Found]) -> Outcome:
-        seeds = self._seeds()
-        if not seeds:
-            self.outcome.left = self.outcome.left or bool(self.blocked)
-            return self.outcome
-        self._take_in_surroundings(set_aside)
-        recipes = self._recipes(seeds, {found.id for found in set_aside})
-        before = self._resolver(self.tree, recipes)
-        planner = Planner(self.tree, before, self.target, self.options.style)
-        planner.plan.blocked |= self.blocked
-        plan = planner.draft(recipes)
-        self.progress("proving", 0, len(recipes))
-        texts, failures, after = self._edit_and_prove(planner, before)
-        self._settle(plan, texts, failures, before, after)
-        return self.outcome
+    def edit(self, real: str, changes: tuple[Planned, ...]) -> str | Problem:
+        """The new text of a file, or why it cannot be written."""
+        known = (real, repr([planned.change for planned in changes]))
+        if known not in self._edited:
+            self._edited[known] = self._edit(self._recipes[real], real, changes)
+        return self._edited[known]
 
-    def _seeds(self) -> set[str]:
-        """The files that hold a setting which this target has something to say about."""
-        seeds = set()
-        for identity, file in list(self.tree.files.items()):
-            if not (file.glance.old or file.glance.new):
-                continue
-            try:
-                layer = everything = self.tree.layer(identity)
-                if file.glance.old:
-                    everything = read_layer(self.tree.text(identity), file.shown, everything=True)
-                    if file.given:
-                        self.outcome.problems += out_of_place(everything, file)
-                        self.outcome.left = bool(self.outcome.problems)
-                if has_setting(layer, everything, self.target):
-                    seeds.add(identity)
-            except RecipeError as error:
-                if file.glance.old and file.given:
-                    self.outcome.problems.append(error.problem)
-                    self.blocked.add(identity)
-        return seeds
-
-    def _take_in_surroundings(self, set_aside: list[Found]) -> None:
-        """Reads the recipes that may inherit from the given ones without being given: never written, but proven."""
-        around = (
-            folder.found(name)
-            for folder in discover(surroundings(self.options.paths), stay_inside=True)
-            for name in folder.names
-        )
-        for found in itertools.chain(set_aside, around):
-            if found.id not in self.tree.files:
-                with contextlib.suppress(OSError):
-                    self.tree.add(found)
-        self.tree.read_parents_outside()
-
-    def _recipes(self, seeds: set[str], set_aside: set[str]) -> set[str]:
-        """All recipes that a file with a setting is a layer of, as far as it can be told."""
-        # A file that is reached by several names is a recipe by each.
-        texts = {self._real(identity) for identity in seeds}
-        heirs = self.tree.heirs(identity for identity in self.tree.files if self._real(identity) in texts)
-        for identity in sorted(self.tree.unknown_parents - set_aside):
-            if not self.tree.file(identity).given:
-                self._say_unknown_parents(identity)
-        return heirs | self.blocked | {each for each in self.tree.unknown_parents if self.tree.file(each).given}
-
-    def _say_unknown_parents(self, identity: str) -> None:
+    def _edit(self, recipe: str, real: str, changes: tuple[Planned, ...]) -> str | Problem:
         try:
-            self.tree.layer(identity)
-        except RecipeError as error:
-            self.outcome.problems.append(error.problem)
-
-    def _resolver(self, tree: Tree, recipes: Iterable[str]) -> Resolver:
-        files = set(recipes)
-        for identity in recipes:
-            with contextlib.suppress(RecipeError):
-                files.update(tree.order(identity))
-        return Resolver(tree, self.options.assumed, tree.widen(files))
-
-    # -- edit and prove --------------------------------------------------------------------------------
-
-    def _edit_and_prove(self, planner: Planner, before: Resolver) -> tuple[dict[str, bytes], list[Failure], Resolver]:
-        """Edits, proves, and adds to the recipes that the proof finds to need a number of their own."""
-        plan = planner.plan
-        while True:
-            texts = self._texts(plan)
-            after = before.on(self._tree_with(texts))
-            failures = list(verify(plan.recipes, before, after, self.target))
-            if not self._add_where_needed(planner, failures):
-                return texts, failures, after
-
-    def _add_where_needed(self, planner: Planner, failures: list[Failure]) -> bool:
-        failed = {failure.recipe for failure in failures}
-        added = False
-        for failure in failures:
-            if failure.holder is None or failure.axis is None:
-                continue
-            above = set(self.tree.order(failure.recipe)[:-1])
-            if not above & failed and planner.add(failure.recipe, failure.holder, failure.axis):
-                added = True
-        return added
-
-    def _texts(self, plan: Plan) -> dict[str, bytes]:
-        """The new content of each file, by its real path; a file that cannot be edited blocks itself."""
-        texts: dict[str, bytes] = {}
-        for path, changes in self._by_file(plan.changes).items():
-            if changes[0].file in plan.blocked:
-                continue
-            key = (path, tuple(changes))
-            if key not in self.edited:
-                try:
-                    self.edited[key] = self._edit(changes)
-                except EditError as error:
-                    plan.problems.append(error.problem)
-                    plan.blocked.add(changes[0].file)
-                    continue
-            texts[path] = self.edited[key]
-        return texts
-
-    def _edit(self, changes: list[Change]) -> bytes:
-        """The new content of one file. Raises `EditError`."""
-        before = self.tree.text(changes[0].file)
-        after = edit(before, changes, self.target)
+            after = edit(self.tree.text(recipe), [planned.change for planned in changes])
+        except EditError as error:
+            place = Place(self.tree.layers[recipe].source.shown, error.line, error.column)
+            return Problem(place, f"cannot be rewritten safely: {error.what}", "migrate this file by hand")
+        layer = self.tree.layers[recipe]
         try:
-            same = same_elsewhere(before, after)
+            new = self.tree.read_text(real, after)
+            is_same = same_elsewhere(layer, new) and sorted(layer.comments) == sorted(new.comments)
         except RecipeError:
-            same = False
-        if not same:
-            raise EditError(
-                Problem(
-                    changes[0].place,
-                    "cannot be rewritten without changing something else in the file",
-                    "migrate this file by hand",
-                )
-            )
-        return after.encode("utf-8")
+            is_same = False
+        if is_same:
+            return after
+        what = "cannot be rewritten without changing something else in the file"
+        return Problem(changes[0].place, what, "migrate this file by hand")
 
-    def _by_file(self, changes: Iterable[Change]) -> dict[str, list[Change]]:
-        by_file: dict[str, list[Change]] = {}
-        for change in changes:
-            by_file.setdefault(self._real(change.file), []).append(change)
-        return by_file
 
-    def _real(self, identity: str) -> str:
-        return self.tree.file(identity).found.real
+def _needs(stock: Stock, proven: _Proven, needs: frozenset[Need]) -> Iterable[Need]:
+    """What could mend the failures; only of recipes above which none fails."""
+    failed = {failure.recipe for failure in proven.failures}
+    for failure in proven.failures:
+        if failure.is_unknown or not failed.isdisjoint(stock.tree.orders[failure.recipe][:-1]):
+            continue
+        if failure.is_dangling:
+            yield from _husks(stock.tree, failure, proven.plan)
+        elif failure.model is not None and failure.axis is not None:
+            own = OwnNumber(failure.recipe, failure.model, failure.axis)
+            if own not in needs and own_number(stock, own) is not None:
+                yield own
+                continue
+        if failure.entry is not None:
+            yield from _without_interpolation(failure.entry, proven.plan)
 
-    def _tree_with(self, texts: dict[str, bytes]) -> Tree:
-        return self.tree.with_edits(
-            {identity: texts[file.found.real] for identity, file in self.tree.files.items() if file.found.real in texts}
+
+def _husks(tree: Tree, failure: Failure, planned: Plan) -> Iterable[Need]:
+    reals = {tree.files[layer].found.real for layer in tree.orders[failure.recipe]}
+    for each in planned.changes:
+        if each.real in reals and isinstance(each.change, (Move, Drop)):
+            yield KeepHusk(each.real)
+
+
+def _without_interpolation(entry: Leaf, planned: Plan) -> Iterable[Need]:
+    for each in planned.changes:
+        if each.real == entry.source.real and each.is_interpolation and each.setting is not None:
+            place = each.mapping if isinstance(each.change, Move) else None
+            if (entry.path[:-1] == place) if place is not None else entry.path[:-2] == each.mapping:
+                yield NoInterpolation(each.setting)
+
+
+# -- what is done and what is left -------------------------------------------------------------------------
+
+
+def _settle(outcome: Outcome, stock: Stock, proven: _Proven) -> None:
+    """Leaves the files that are connected with a failure as they are, and keeps the rest."""
+    tree, planned = stock.tree, proven.plan
+    real = {recipe: tree.files[recipe].found.real for recipe in tree.files}
+    layers = {recipe: [real[layer] for layer in _order(tree, recipe)] for recipe in tree.recipes}
+    by_file = planned.by_file()
+    blocked = {real[recipe] for recipe in planned.blocked}
+    bad = blocked | (by_file.keys() - proven.texts.keys())
+    if any(recipe in tree.unknown_parents and tree.files[recipe].given for recipe in planned.blocked):
+        bad |= by_file.keys()
+    outcome.problems += [*planned.problems, *proven.unwritable]
+    for failure in proven.failures:
+        paths = [path for path in layers[failure.recipe] if path in proven.texts]
+        is_set_aside = tree.files[failure.recipe].set_aside
+        if not is_set_aside:
+            bad.update(paths)
+        if blocked.isdisjoint(layers[failure.recipe]) and paths:
+            outcome.problems.append(_problem(tree, failure, is_set_aside))
+    kept, groups = settle(layers, set(proven.texts), bad)
+    after = proven.after if len(kept) == len(proven.texts) else stock.runs.on(
+        tree.with_texts({path: proven.texts[path] for path in kept})
+    )
+    _keep(outcome, tree, by_file, {path: proven.texts[path] for path in kept}, layers, groups)
+    outcome.left = outcome.left or _is_left(stock, planned, kept)
+    _lay_out(outcome, stock, layers, kept, after)
+
+
+def _order(tree: Tree, recipe: str) -> tuple[str, ...]:
+    """The layers of a recipe, as far as they can be told where it cannot be loaded."""
+    if recipe in tree.orders:
+        return tree.orders[recipe]
+    seen: dict[str, None] = {}
+    pending = [recipe]
+    while pending:
+        here = pending.pop()
+        if here not in seen and here in tree.files:
+            seen[here] = None
+            pending += tree.parents.get(here, ())
+    return tuple(reversed(seen))
+
+
+def _problem(tree: Tree, failure: Failure, is_set_aside: bool) -> Problem:
+    todo = failure.todo or "nothing that is connected with it was changed; migrate it by hand"
+    if is_set_aside:
+        todo = "it is left out on purpose and was not looked after; give it its own number by hand"
+    elif not tree.files[failure.recipe].given:
+        todo = "nothing that is connected with it was changed; give this file too"
+    elif failure.model == "generation" and not failure.todo:
+        todo = (
+            "nothing that is connected with it was changed; give --target megatron-cfg for a NeMo-RL that types the "
+            "fields, or --runtime-shim where these runs install the shim: both keep this copy's weights whole"
         )
+    return Problem(failure.place, failure.what, todo)
 
-    # -- what is done and what is left -----------------------------------------------------------------
 
-    def _settle(
-        self, plan: Plan, texts: dict[str, bytes], failures: list[Failure], before: Resolver, after: Resolver
-    ) -> None:
-        """Leaves the files that are connected with a failure as they are, and keeps the rest."""
-        outcome = self.outcome
-        groups = _Groups()
-        blocked = {self._real(identity) for identity in plan.blocked}
-        bad = blocked | {path for path in self._by_file(plan.changes) if path not in texts}
-        if plan.blocked & self.tree.unknown_parents:
-            bad |= texts.keys()
-        layers = {recipe: self._layers(recipe) for recipe in plan.recipes}
-        for paths in layers.values():
-            groups.join([path for path in paths if path in texts or path in bad])
-        for failure in failures:
-            paths = layers[failure.recipe]
-            bad.update(path for path in paths if path in texts)
-            if blocked.isdisjoint(paths):
-                plan.report(failure.problem)
-        bad_groups = {groups.find(path) for path in bad}
-        kept = {path: text for path, text in texts.items() if groups.find(path) not in bad_groups}
-        if len(kept) < len(texts):
-            after = before.on(self._tree_with(kept))
-            touched = [recipe for recipe, paths in layers.items() if not kept.keys().isdisjoint(paths)]
-            still = list(verify(touched, before, after, self.target))
-            if still:  # pragma: no cover - groups do not share a recipe
-                plan.problems.extend(failure.problem for failure in still)
-                kept = {}
-                after = before
-        by_file = self._by_file(plan.changes)
-        outcome.problems.extend(problem for problem in plan.problems if problem not in outcome.problems)
-        outcome.problems.sort(key=lambda problem: problem.place)
-        outcome.left = outcome.left or len(kept) < len(by_file) or bool(bad)
-        outcome.proven = sum(not kept.keys().isdisjoint(paths) for paths in layers.values())
-        grouped: dict[str, list[Edited]] = {}
-        for path in self._writing_order(layers.values(), kept):
-            changes = by_file[path]
-            edited = self._edited(path, changes, kept[path])
-            outcome.edited.append(edited)
-            grouped.setdefault(groups.find(path), []).append(edited)
-        outcome.groups = list(grouped.values())
-        outcome.changes = [change for change in plan.changes if self._real(change.file) in kept]
-        self._lay_out(layers, kept, before, after)
-
-    def _edited(self, path: str, changes: list[Change], text: bytes) -> Edited:
-        identity = changes[0].file
-        before = self.tree.text(identity)
+def _keep(
+    outcome: Outcome,
+    tree: Tree,
+    by_file: Mapping[str, list[Planned]],
+    kept: Mapping[str, str],
+    layers: Mapping[str, list[str]],
+    groups: Groups,
+) -> None:
+    """Puts down what is to be written, in the order of writing."""
+    by_real = {tree.files[recipe].found.real: recipe for recipe in tree.layers}
+    grouped: dict[str, list[Edited]] = {}
+    for path in writing_order(layers.values(), set(kept)):
+        recipe = by_real[path]
+        shown = tree.layers[recipe].source.shown
+        before = tree.text(recipe)
+        changes = [planned.change for planned in by_file[path]]
         meanwhile = None
-        if any(change.is_null for change in changes):
-            meanwhile = edit(before, changes, self.target, keep_nulls=True).encode("utf-8")
-        return Edited(path, self.tree.file(identity).shown, before.encode("utf-8"), text, meanwhile)
-
-    def _order(self, recipe: str) -> tuple[str, ...]:
-        """The layers of a recipe, as far as they can be told where it cannot be read."""
-        try:
-            return self.tree.order(recipe)
-        except RecipeError:
-            seen: dict[str, None] = {}
-            pending = [recipe]
-            while pending:
-                identity = pending.pop()
-                if identity not in seen and identity in self.tree.files:
-                    seen[identity] = None
-                    pending.extend(self.tree.likely_parents(identity))
-            return tuple(reversed(seen))
-
-    def _layers(self, recipe: str) -> list[str]:
-        return [self._real(identity) for identity in self._order(recipe)]
-
-    @staticmethod
-    def _writing_order(recipes: Iterable[list[str]], kept: dict[str, bytes]) -> list[str]:
-        """Later layers before earlier ones.
-
-        A count in a later layer wins over an old size below it, so that a tree that is half written still
-        means the same; the other way round it would not.
-        """
-        later: dict[str, set[str]] = {path: set() for path in sorted(kept)}
-        for paths in recipes:
-            layers = [path for path in dict.fromkeys(reversed(paths)) if path in kept]
-            for one, other in itertools.pairwise(layers):
-                later[other].add(one)
-        try:
-            return list(graphlib.TopologicalSorter(later).static_order())
-        except graphlib.CycleError:
-            return _order_with_circles(later)
-
-    def _lay_out(self, layers: dict[str, list[str]], kept: dict[str, bytes], before: Resolver, after: Resolver) -> None:
-        for recipe, paths in layers.items():
-            if not self.tree.file(recipe).given:
-                continue
-            is_done = not kept.keys().isdisjoint(paths)
-            resolver = after if is_done else before
-            with contextlib.suppress(RecipeError):
-                for layout in layouts(resolver.resolve(recipe), self.target, before=not is_done):
-                    self.outcome.layouts.append((self.tree.file(recipe).shown, layout))
+        if any(getattr(change, "is_null", False) for change in changes):
+            meanwhile = edit(before, changes, keep_nulls=True).encode("utf-8")
+        edited = Edited(path, shown, before.encode("utf-8"), kept[path].encode("utf-8"), meanwhile)
+        outcome.edited.append(edited)
+        grouped.setdefault(groups.find(path), []).append(edited)
+    outcome.groups = list(grouped.values())
+    outcome.changes = [planned for path, changes in by_file.items() if path in kept for planned in changes]
+    outcome.proven = {
+        tree.shown(recipe): frozenset(paths) & kept.keys()
+        for recipe, paths in layers.items()
+        if not kept.keys().isdisjoint(paths)
+    }
 
 
-def _order_with_circles(first: dict[str, set[str]]) -> list[str]:
-    """Each after those it waits for; where some wait for each other, one of them goes first.
-
-    That is so where one recipe inherits from two files in one order, and another in the other: none is right
-    for both. A run that is killed between the two leaves a tree of which the next run says so.
-    """
-
-    def awaited(path: str) -> set[str]:
-        found: set[str] = set()
-        pending = [path]
-        while pending:
-            for other in first[pending.pop()]:
-                if other not in found and other not in done:
-                    found.add(other)
-                    pending.append(other)
-        return found
-
-    done: dict[str, None] = {}
-    while len(done) < len(first):
-        waiting = [path for path in first if path not in done]
-        ready = [path for path in waiting if first[path] <= done.keys()]
-        if not ready:
-            ready = [next(path for path in waiting if all(path in awaited(other) for other in awaited(path)))]
-        done.update(dict.fromkeys(ready))
-    return list(done)
+def _is_left(stock: Stock, planned: Plan, kept: set[str]) -> bool:
+    """Whether a setting that should be changed stays in a given file."""
+    done = {each.setting for each in planned.changes if each.real in kept}
+    wanted = {each.setting for each in planned.changes} | planned.left
+    tree = stock.tree
+    unread = (tree.files[recipe] for recipe in tree.unreadable)
+    return bool(wanted - done) or any(file.given and file.glance.old for file in unread)
 
 
-class _Groups:
-    """Files that are layers of one recipe, directly or through others: changed together or not at all."""
+def _mention(outcome: Outcome, tree: Tree) -> None:
+    """Names old keys in texts, where nobody can tell what becomes of them: a line a file."""
+    seen: set[str] = set()
+    for recipe, layer in tree.layers.items():
+        if not layer.mentions or layer.source.real in seen or not tree.files[recipe].given:
+            continue
+        seen.add(layer.source.real)
+        more = len(layer.mentions) - 1
+        lines = f", and {more} more" if more else ""
+        what = f"mentions {min(SETTINGS - _NEW, key=len)} in a text or a longer key{lines}"
+        todo = "look whether something reads it there, and write the number of shards instead"
+        outcome.problems.append(Problem(layer.mentions[0], what, todo))
+        outcome.left = True
 
-    def __init__(self) -> None:
-        self._above: dict[str, str] = {}
 
-    def find(self, path: str) -> str:
-        root = path
-        while (above := self._above.get(root, root)) != root:
-            root = above
-        while path != root:
-            self._above[path], path = root, self._above.get(path, path)
-        return root
+_NEW = frozenset(key for key in SETTINGS if "num_weight_shards" in key)
 
-    def join(self, paths: list[str]) -> None:
-        for path in paths[1:]:
-            self._above[self.find(path)] = self.find(paths[0])
+
+def _lay_out(
+    outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs
+) -> None:
+    for recipe in stock.recipes:
+        if not stock.tree.files[recipe].given:
+            continue
+        is_done = not kept.isdisjoint(layers[recipe])
+        runs = after if is_done else stock.runs
+        run = stock.runs.run(recipe)
+        if len({world.supplied for world in run.worlds}) > 1:
+            continue
+        resolved = runs.resolved(recipe, run.worlds[0])
+        found = []
+        for model in resolved.models:
+            pinned = is_pinned(model, stock.pins_copies)
+            each = layout(resolved.tree, model, stock.target, before=not is_done, is_pinned=pinned)
+            if each is not None:
+                found.append((model, each))
+        if any(each.has_gtp for _, each in found):
+            shown = stock.tree.shown(recipe)
+            outcome.layouts += [(shown, each) for model, each in found if each.has_gtp or model.kind is not Kind.MAPPING]
+
+
+# -- writing -----------------------------------------------------------------------------------------------
 
 
 def write_all(outcome: Outcome, progress: Progress = lambda *_: None) -> None:
@@ -400,32 +342,39 @@ def write_all(outcome: Outcome, progress: Progress = lambda *_: None) -> None:
     A group of files that inherit from each other is checked as a whole before the first of it is written.
     """
     written: list[Edited] = []
-    for group in outcome.groups:
-        try:
-            for edited in group:
-                check_writable(edited.path, edited.shown)
-                check_unchanged(edited.path, edited.shown, edited.before)
-        except WriteError as error:
-            outcome.problems.append(error.problem)
-            outcome.left = True
-            continue
-        last: list[Edited] = []
-        try:
-            for edited in group:
-                progress("writing", len(written), len(outcome.edited))
-                meanwhile = edited.meanwhile if len(group) > 1 else None
-                write(edited.path, edited.shown, edited.before, meanwhile or edited.after)
-                if meanwhile:
-                    last.append(edited)
-                else:
-                    written.append(edited)
-            for edited in last:
-                assert edited.meanwhile is not None
-                write(edited.path, edited.shown, edited.meanwhile, edited.after)
-                written.append(edited)
-        except WriteError as error:
-            outcome.problems.append(error.problem)
-            outcome.left = True
-    paths = {edited.path for edited in written}
+    try:
+        for group in outcome.groups:
+            try:
+                for edited in group:
+                    check_writable(edited.path, edited.shown)
+                    check_unchanged(edited.path, edited.shown, edited.before)
+                _write_group(group, written, lambda: progress("writing", len(written), len(outcome.edited)))
+            except WriteError as error:
+                outcome.problems.append(error.problem)
+                outcome.left = True
+    finally:
+        _only_written(outcome, {edited.path for edited in written})
+
+
+def _write_group(group: list[Edited], written: list[Edited], progress: object) -> None:
+    last: list[Edited] = []
+    for edited in group:
+        assert callable(progress)
+        progress()
+        meanwhile = edited.meanwhile if len(group) > 1 else None
+        write(edited.path, edited.shown, edited.before, meanwhile or edited.after)
+        if meanwhile:
+            last.append(edited)
+        else:
+            written.append(edited)
+    for edited in last:
+        assert edited.meanwhile is not None
+        write(edited.path, edited.shown, edited.meanwhile, edited.after)
+        written.append(edited)
+
+
+def _only_written(outcome: Outcome, paths: set[str]) -> None:
+    """Only what was written counts as done, and as proven."""
     outcome.edited = [edited for edited in outcome.edited if edited.path in paths]
-    outcome.changes = [change for change in outcome.changes if os.path.realpath(change.file) in paths]
+    outcome.changes = [planned for planned in outcome.changes if planned.real in paths]
+    outcome.proven = {recipe: files for recipe, files in outcome.proven.items() if files <= paths}

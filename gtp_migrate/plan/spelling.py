@@ -6,106 +6,106 @@ import re
 from collections import Counter
 from typing import Any
 
-from gtp_migrate.plan.settings import Inventory, Setting, Use
-from gtp_migrate.recipes.keys import EP, ETP, MODEL_OVERRIDES, TP, KeyPath
-from gtp_migrate.recipes.layer import Layer
+from gtp_migrate.plan.stock import Setting, Stock, Use
+from gtp_migrate.recipes.interpolation import value_of
+from gtp_migrate.recipes.keys import EP, ETP, MISSING, MODEL_OVERRIDES, TP, KeyPath
+from gtp_migrate.recipes.layer import raw
+from gtp_migrate.runs.topology import effective_ep
 from gtp_migrate.shards import DENSE
-from gtp_migrate.topology import effective_ep, parallel_size
 
 
-def as_number(setting: Setting) -> int | None:
-    """The number of shards for the mapping that the setting stands in, else the one that most recipes need.
+def direct_uses(setting: Setting) -> list[Use]:
+    """The models in whose own mapping the setting stands; all where there are none."""
+    return [use for use in setting.all_uses if use.is_direct] or setting.all_uses
+
+
+def fixed_numbers(uses: list[Use]) -> dict[tuple[str, str], int | None]:
+    """What each model of each recipe needs; None where that differs from world to world.
 
     Raises:
         TopologyError: a number is not known.
     """
-    needs = [(use, use.shards()) for use in setting.uses if use.is_complete]
-    for use, need in needs:
-        if use.recipe == setting.file and use.holder.overrides == setting.paths[0][:-1]:
+    needs: dict[tuple[str, str], set[int | None]] = {}
+    for use in uses:
+        needs.setdefault((use.recipe, use.model.name), set()).add(use.shards())
+    return {model: each.copy().pop() if len(each) == 1 else None for model, each in needs.items()}
+
+
+def as_number(setting: Setting, fixed: dict[tuple[str, str], int | None]) -> int | None:
+    """The number of shards for the mapping that the setting stands in, else the one that most models need."""
+    for use in direct_uses(setting):
+        is_own = use.recipe == setting.recipe and use.overrides == setting.entry.path[:-1]
+        need = fixed.get((use.recipe, use.model.name))
+        if is_own and need is not None:
             return need
-    counted = Counter(need for _, need in needs).most_common(1)
+    counted = Counter(need for need in fixed.values() if need is not None).most_common(1)
     return counted[0][0] if counted else None
 
 
-def as_interpolation(setting: Setting, size: str) -> str | None:
+def as_interpolation(setting: Setting, size: str, stock: Stock) -> str | None:
     """`${mul:size,${..tensor_model_parallel_size}}`, as it stands in `model_overrides`; None where no key holds
-    the parallel size of all recipes."""
-    if not setting.is_in_holders:
+    the parallel size of all models.
+
+    Raises:
+        TopologyError: EP is not known.
+    """
+    uses = [use for use in setting.all_uses if use.is_direct]
+    if not uses or setting.entry.path[-2:-1] != (MODEL_OVERRIDES,):
         return None
     if setting.axis is DENSE:
         return _product(size, TP)
-    complete = [use for use in setting.uses if use.is_complete]
-    sets_etp = {use.holder.etp_is_set for use in complete}
-    if not sets_etp or sets_etp == {True}:
-        return _product(size, ETP)
-    if True in sets_etp or any(_is_assumed(use) for use in complete):
+    assumed = stock.runs.assumed
+    sets_etp = {value_of(use.model.cfg.get(ETP)) is not None for use in uses}
+    if sets_etp == {True}:
+        is_assumed = assumed.etp is not None and any(_is_supplied(use, ETP) for use in uses)
+        return None if is_assumed else _product(size, ETP)
+    if True in sets_etp:
         return None
     # ETP is derived: 1 where EP > 1, else TP.
-    spreads = {effective_ep(use.settings) > 1 for use in complete}
+    spreads = {effective_ep(use.model.cfg) > 1 for use in uses}
     if spreads == {True}:
         return size
     return _product(size, TP) if spreads == {False} else None
+
+
+def _is_supplied(use: Use, key: str) -> bool:
+    return any(path == (*use.model.path, key) for path, _ in use.world.supplied)
 
 
 def _product(size: str, key: str) -> str:
     return f"${{mul:{size},${{..{key}}}}}"
 
 
-def _is_assumed(use: Use) -> bool:
-    """Whether the ETP is the one of `--etp`, for which no key stands."""
-    derived = 1 if effective_ep(use.settings) > 1 else use.settings.tp
-    return parallel_size(use.settings, use.axis) != derived
-
-
-def is_right_for_all(setting: Setting) -> bool:
-    """Whether one number is right for every recipe that gets it, and will stay so: the parallel size stands as
-    a number in the same file, or nowhere but on the command line.
-
-    Raises:
-        TopologyError: a number is not known.
-    """
-    if not all(use.is_complete for use in setting.uses):
-        return False
-    return len({use.shards() for use in setting.uses}) == 1
-
-
-def stands_beside(inventory: Inventory, setting: Setting) -> bool:
-    """Whether the parallel size stands as a plain number in the setting's own file, or is only assumed."""
-    layer = inventory.tree.layer(setting.file)
-    return all(_stands_in(layer, path[:-2], setting, inventory) for path in setting.paths)
-
-
-def _stands_in(layer: Layer, holder: KeyPath, setting: Setting, inventory: Inventory) -> bool:
-    assumed = inventory.resolver.assumed
+def stands_beside(setting: Setting, stock: Stock) -> bool:
+    """Whether the parallel size stands as a plain number in the setting's own file, or is only assumed: a number
+    beside it will be seen by whoever changes it."""
+    data = stock.tree.layers[setting.recipe].data
+    holder = setting.entry.path[:-2]
+    uses = direct_uses(setting)
+    assumed = stock.runs.assumed
     if setting.axis is DENSE:
-        return _is_number(layer, (*holder, TP)) or not any(use.holder.tp_is_set for use in setting.uses)
-    if _is_number(layer, (*holder, ETP)):
+        is_assumed = assumed.tp is not None and all(_is_supplied(use, TP) for use in uses)
+        return _is_number(data, (*holder, TP)) or is_assumed
+    if _is_number(data, (*holder, ETP)):
         return True
-    if any(use.holder.etp_is_set for use in setting.uses):
+    if any(value_of(use.model.cfg.get(ETP)) is not None and not _is_supplied(use, ETP) for use in uses):
         return False
-    if assumed.etp is not None:
+    if assumed.etp is not None or (assumed.ep is not None and assumed.ep > 1):
         return True
-    key = EP if any(effective_ep(use.settings) > 1 for use in setting.uses) else TP
-    return _is_number(layer, (*holder, key)) or not any(use.holder.tp_is_set for use in setting.uses)
+    key = EP if any(effective_ep(use.model.cfg) > 1 for use in uses) else TP
+    return _is_number(data, (*holder, key)) or (assumed.tp is not None and all(_is_supplied(use, TP) for use in uses))
 
 
-def _is_number(layer: Layer, path: KeyPath) -> bool:
-    entry = layer.entries.get(path)
-    return entry is not None and type(entry.value) is int
-
-
-def is_one_interpolation(text: str) -> bool:
-    """Whether a text is one `${…}` and nothing around it."""
-    depth = 0
-    for index, char in enumerate(text):
-        depth += (char == "{") - (char == "}")
-        if char == "}" and depth == 0:
-            return text.startswith("${") and index == len(text) - 1
-    return False
+def _is_number(data: Any, path: KeyPath) -> bool:
+    for key in path:
+        if not isinstance(data, dict):
+            return False
+        data = data.get(key)
+    return type(raw(data)) is int
 
 
 def one_level_up(text: str) -> str:
-    """An interpolation of `model_overrides`, as it must be spelled in the `megatron_cfg` around it."""
+    """An interpolation of `model_overrides`, as it must be spelled in the mapping around it."""
 
     def shorter(match: re.Match[str]) -> str:
         dots = match[1]
@@ -120,6 +120,6 @@ def written(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and "${" not in value and value != "???":
+    if isinstance(value, str) and "${" not in value and value != MISSING:
         return f'"{value}"'
     return str(value)

@@ -1,4 +1,4 @@
-"""The names a recipe uses, and where in it they mean something."""
+"""The names that a recipe uses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ MEGATRON_CFG = "megatron_cfg"
 MODEL_OVERRIDES = "model_overrides"
 #: Drops the inherited mapping of the same name; honoured by NeMo-RL in mappings at the top level only.
 OVERRIDE_MARKER = "_override_"
+#: What OmegaConf takes for a value that is still to be given.
+MISSING = "???"
 
 TP = "tensor_model_parallel_size"
 ETP = "expert_tensor_parallel_size"
@@ -20,32 +22,16 @@ CP = "context_parallel_size"
 
 OLD_KEYS = frozenset(axis.gtp_size for axis in AXES)
 NEW_KEYS = frozenset(axis.num_weight_shards for axis in AXES)
-#: What is read of a mapping named `megatron_cfg`, beside its `model_overrides`.
-MEGATRON_KEYS = frozenset({TP, ETP, EP, PP, CP, "enabled"}) | NEW_KEYS
-#: What is read of a `model_overrides`.
-OVERRIDE_KEYS = OLD_KEYS | NEW_KEYS
+#: The settings: old and new.
+SETTINGS = OLD_KEYS | NEW_KEYS
+#: Keys whose place in the text is kept: the settings, and what they are multiplied with.
+PLACED_KEYS = SETTINGS | {TP, ETP, EP, "defaults"}
 
 #: How an old key and a new key look in the bytes of a file; each is part of both its axes' names.
 OLD_KEY_BYTES = b"gtp_weight_remat_size"
 NEW_KEY_BYTES = b"tensor_parallel_num_weight_shards"
-
-_COLOCATED: KeyPath = ("policy", "generation", "colocated")
-#: What is read of a recipe outside its `megatron_cfg`s: the GPUs it trains on.
-LAYOUT_PATHS: frozenset[KeyPath] = frozenset(
-    {
-        ("cluster", "gpus_per_node"),
-        ("cluster", "num_nodes"),
-        (*_COLOCATED, "enabled"),
-        (*_COLOCATED, "resources", "gpus_per_node"),
-        (*_COLOCATED, "resources", "num_nodes"),
-    }
-)
-
-
-#: Where NeMo-RL's own recipes have a `megatron_cfg`, and what is around it.
-USUAL_HOLDERS: frozenset[KeyPath] = frozenset(
-    path for section in ("policy", "teacher", "value") for path in ((section,), (section, MEGATRON_CFG))
-)
+#: The same in a text.
+OLD_KEY_TEXT = OLD_KEY_BYTES.decode()
 
 
 def dotted(path: KeyPath) -> str:

@@ -1,78 +1,115 @@
-"""One recipe file, parsed: the part of it that can reach a `megatron_cfg`, and where that stands in the text.
+"""One recipe file, parsed: plain data, and where the settings in it stand.
 
-Values are made by OmegaConf's own YAML rules (PyYAML with its resolvers), on libyaml's parser where there is
-one. What cannot reach a `megatron_cfg` is dropped before anything is merged: merging is what costs.
+Values are made by OmegaConf's own YAML rules, from the events of libyaml's parser where there is one. Aliases are shared,
+never copied, so that no file costs more than its length; what they expand to is counted.
+
+Source: `get_yaml_loader` in OmegaConf 2.3 (`omegaconf/_utils.py`); PyYAML's composer and `flatten_mapping`.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import Any
 
 import yaml
 
 from gtp_migrate.problems import Place, Problem, RecipeError, one_line
-from gtp_migrate.recipes.keys import (
-    LAYOUT_PATHS,
-    MEGATRON_CFG,
-    MEGATRON_KEYS,
-    MODEL_OVERRIDES,
-    OLD_KEYS,
-    OVERRIDE_KEYS,
-    OVERRIDE_MARKER,
-    KeyPath,
-)
+from gtp_migrate.recipes.keys import OLD_KEY_TEXT, PLACED_KEYS, SETTINGS, KeyPath
 
 BOM = "\ufeff"
+#: Deeper than OmegaConf itself gets within Python's recursion limit.
+_DEEPEST = 200
+#: More values than any recipe has: reached only by aliases that multiply.
+_MOST_VALUES = 1_000_000
+
+_STRING = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
+_CONTAINER_TAGS = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+_PRIMITIVES = (str, int, float, bool, bytes, type(None), PurePath)
 
 
 class UnknownParentsError(RecipeError):
     """A recipe that NeMo-RL may load, but of which it cannot be told here what it inherits."""
 
 
-#: PyYAML's scanner, the fast one where there is one.
-SCANNER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+@dataclass(frozen=True)
+class Source:
+    """The file that a value stands in."""
 
-#: More mappings than any recipe has: reached only by aliases that multiply.
-_MOST_MAPPINGS = 20_000
-_DEEPEST = 200
-
-_STRING_TAG = "tag:yaml.org,2002:str"
-_MERGE_TAG = "tag:yaml.org,2002:merge"
-_DROPPED: Any = object()
+    #: The file itself, behind all links; its name for people.
+    real: str
+    shown: str
 
 
-class Entry(NamedTuple):
-    """A key and its scalar value as they stand in the text of one file."""
+class Leaf:
+    """A value that knows where it stands: a setting, a parallel size, or a text with an interpolation in it.
 
-    #: Offset of the key in the file's text, in characters, a byte order mark not counted.
-    offset: int
-    #: Of the key, from 1.
-    line: int
-    column: int
-    #: The value as OmegaConf loads it, interpolations unresolved.
-    value: Any
-    #: Whether the value is a mapping or a list.
-    is_container: bool = False
+    A leaf is shared, never copied, by all that merging and aliases make of its file: whatever recipe it ends up in, it is
+    this entry of this file.
+    """
+
+    __slots__ = ("column", "line", "offset", "path", "source", "value")
+
+    def __init__(self, value: Any, source: Source, mark: Any, path: KeyPath) -> None:
+        self.value = value
+        self.source = source
+        #: Of its key, or of itself in a list: an offset in characters, a byte order mark not counted; line and column from 1.
+        self.offset: int = mark.index
+        self.line: int = mark.line + 1
+        self.column: int = mark.column + 1
+        #: Where it stands in its file, for a setting; empty for others.
+        self.path = path
+
+    @property
+    def place(self) -> Place:
+        """Where it stands, for people."""
+        return Place(self.source.shown, self.line, self.column)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells this entry from all others."""
+        return self.source.real, self.offset
+
+    @property
+    def is_interpolation(self) -> bool:
+        """Whether OmegaConf would look for a `${…}` in it."""
+        return isinstance(self.value, str) and "${" in self.value
+
+    def __repr__(self) -> str:
+        return f"{self.value!r} ({self.place.file_and_line})"
 
 
-@dataclass
+def raw(value: Any) -> Any:
+    """A value itself, without its place."""
+    return value.value if isinstance(value, Leaf) else value
+
+
+@dataclass(frozen=True)
 class Layer:
     """What one file adds to a recipe."""
 
-    #: The file's content, without what cannot reach a `megatron_cfg`. Empty containers stand for dropped ones.
+    source: Source
+    #: The file's content without `defaults`; values that matter are a `Leaf`, those with an interpolation always.
     data: dict[Any, Any] = field(default_factory=dict)
-    #: Where each kept value stands.
-    entries: dict[KeyPath, Entry] = field(default_factory=dict)
-    #: What is named `megatron_cfg`, and the interpolations that stand for one, or for a mapping around one.
-    holders: set[KeyPath] = field(default_factory=set)
-    #: What the kept interpolations refer to.
-    references: set[KeyPath] = field(default_factory=set)
-    #: The files this one inherits from, as written.
+    #: The same as PyYAML 6.0.4 reads lists of merges, where that differs from how 6.0.3 does.
+    other_reading: dict[Any, Any] | None = None
+    #: The files this one inherits from, as written, and where that stands.
     defaults: tuple[str, ...] = ()
+    defaults_place: Place | None = None
+    #: Old and new keys, wherever they stand, in the order of the text.
+    settings: tuple[Leaf, ...] = ()
+    #: Where an old key is mentioned in a text or as a part of a longer key.
+    mentions: tuple[Place, ...] = ()
+    #: Keys that a mapping has through `<<` alone, by the mapping's path.
+    merged_keys: dict[KeyPath, frozenset[Any]] = field(default_factory=dict)
+    #: Settings that come by `<<` into a mapping which has its own: whose, by that of the own one.
+    shadowed: tuple[tuple[Leaf, Leaf], ...] = ()
+    #: All comments, in the order of the text.
+    comments: tuple[str, ...] = ()
 
 
 def decode(data: bytes, shown: str) -> str:
@@ -87,79 +124,81 @@ def decode(data: bytes, shown: str) -> str:
         before = data[: error.start]
         line = before.count(b"\n") + 1
         column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
-        raise RecipeError(
-            Problem(
-                Place(shown, line, column),
-                "is not UTF-8, which is all that NeMo-RL reads",
-                "save the file as UTF-8 and run again",
-            )
-        ) from None
+        problem = Problem(
+            Place(shown, line, column),
+            "is not UTF-8, which is all that NeMo-RL reads",
+            "save the file as UTF-8 and run again",
+        )
+        raise RecipeError(problem) from None
 
 
-def read_layer(
-    text: str,
-    shown: str,
-    wanted: frozenset[KeyPath] = LAYOUT_PATHS,
-    around: frozenset[KeyPath] = frozenset(),
-    everything: bool = False,
-) -> Layer:
+def read_layer(text: str, source: Source) -> Layer:
     """Parses the text of one recipe.
-
-    Args:
-        text: the file's content.
-        shown: the file's name in messages.
-        wanted: paths outside any `megatron_cfg` to keep, with all that is below them.
-        around: paths of a `megatron_cfg`, or of a mapping around one, in whatever file: an interpolation that
-            refers to one of these is kept.
-        everything: keep all there is.
 
     Raises:
         RecipeError: the text is not YAML that OmegaConf would load, or not a mapping.
     """
-    arguments = (shown, wanted, around, everything)
+    body = text.removeprefix(BOM)
+    loader_class = _loader_class()
+    if "\t" in body:
+        # libyaml takes tabs in places where the pure parser, with which NeMo-RL reads, does not.
+        loader_class = _rules()
     try:
-        return _read(_loader_class(), text, *arguments)
+        return _read(loader_class, body, source)
     except yaml.YAMLError as error:
-        # The pure parser is the one that NeMo-RL reads with; libyaml refuses a few things that it takes.
-        try:
-            return _read(_rules(), text, *arguments)
-        except (yaml.YAMLError, RecursionError):
-            raise _yaml_error(shown, error) from None
-    except RecursionError:
-        raise _error(shown, None, "is nested too deeply", "correct it and run again") from None
+        # libyaml also refuses a few things that the pure parser takes.
+        with contextlib.suppress(yaml.YAMLError):
+            if loader_class is not _rules():
+                return _read(_rules(), body, source)
+        raise RecipeError(_yaml_problem(source, error)) from None
 
 
-def _read(
-    loader_class: Any,
-    text: str,
-    shown: str,
-    wanted: frozenset[KeyPath],
-    around: frozenset[KeyPath],
-    everything: bool,
-) -> Layer:
-    loader = loader_class(text.removeprefix(BOM))
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return Layer()
-        if not isinstance(root, yaml.MappingNode):
-            raise _error(shown, root.start_mark, "is not a mapping", "a recipe starts with `key: value` lines")
-        return _Pruner(loader, text, shown, wanted, around, everything).layer(root)
-    finally:
-        loader.dispose()
+def _read(loader_class: Any, text: str, source: Source) -> Layer:
+    reader = _Reader(loader_class, text, source, later_wins=False)
+    data = reader.read()
+    other = _Reader(loader_class, text, source, later_wins=True).read() if reader.is_ambiguous else None
+    defaults, place = reader.take_defaults(data)
+    if other is not None:
+        other.pop("defaults", None)
+    return Layer(
+        source,
+        data,
+        other,
+        defaults,
+        place,
+        tuple(sorted(reader.settings, key=lambda leaf: leaf.offset)),
+        tuple(reader.mentions),
+        reader.merged_keys,
+        tuple(reader.shadowed),
+        tuple(_comments(text, reader.spans)),
+    )
 
 
-def _yaml_error(shown: str, error: yaml.YAMLError) -> RecipeError:
+def _comments(text: str, spans: list[tuple[int, int]]) -> Iterator[str]:
+    """What stands behind a `#` between the scalars of a text."""
+    if "#" not in text:
+        return
+    position = 0
+    for start, end in [*spans, (len(text), len(text))]:
+        if start > position and text.find("#", position, start) >= 0:
+            for line in text[position:start].split("\n"):
+                mark = line.find("#")
+                if mark >= 0:
+                    yield line[mark:].strip()
+        position = max(position, end)
+
+
+def _yaml_problem(source: Source, error: yaml.YAMLError) -> Problem:
     mark, what = None, one_line(error)
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         what = one_line(error.problem or error.context or "cannot be parsed")
-    return _error(shown, mark, f"is not YAML that NeMo-RL can load ({what})", "correct it and run again")
+    return _problem(source, mark, f"is not YAML that NeMo-RL can load ({what})")
 
 
-def _error(shown: str, mark: Any, what: str, todo: str) -> RecipeError:
-    place = Place(shown, mark.line + 1, mark.column + 1) if mark else Place(shown)
-    return RecipeError(Problem(place, what, todo))
+def _problem(source: Source, mark: Any, what: str, todo: str = "correct it and run again") -> Problem:
+    place = Place(source.shown, mark.line + 1, mark.column + 1) if mark else Place(source.shown)
+    return Problem(place, what, todo)
 
 
 @lru_cache(maxsize=1)
@@ -172,14 +211,13 @@ def _rules() -> Any:
 
 @lru_cache(maxsize=1)
 def _loader_class() -> Any:
+    """OmegaConf's loader, on libyaml's parser where there is one."""
     rules = _rules()
     if not yaml.__with_libyaml__:
         return rules
     from yaml.cyaml import CParser  # type: ignore[attr-defined]
 
     class Loader(CParser, rules):  # type: ignore[misc, valid-type]
-        """OmegaConf's loader, on libyaml's parser."""
-
         def __init__(self, stream: str) -> None:
             CParser.__init__(self, stream)
             yaml.constructor.SafeConstructor.__init__(self)
@@ -188,221 +226,379 @@ def _loader_class() -> Any:
     return Loader
 
 
-class _Pruner:
-    def __init__(
-        self,
-        loader: Any,
-        text: str,
-        shown: str,
-        wanted: frozenset[KeyPath],
-        around: frozenset[KeyPath],
-        everything: bool,
-    ) -> None:
-        self.loader = loader
-        self.text = text
-        self.shown = shown
-        self.wanted = wanted
-        self.around = around
-        self.names_around = {str(path[-1]) for path in around}
-        self.everything = everything
-        # Of the paths that are always wanted none has anything below it.
-        self.below_wanted = not wanted <= LAYOUT_PATHS
-        self.on_the_way = {path[:length] for path in wanted for length in range(1, len(path))}
-        self.result = Layer()
-        self.holds: dict[int, bool] = {}
-        self.mappings = 0
+class _Frame:
+    """A mapping or a list that is being read."""
 
-    def layer(self, root: yaml.MappingNode) -> Layer:
-        self._survey(root)
-        self.result.data = self._mapping(root, ())
-        self.result.defaults = self._defaults()
-        return self.result
+    __slots__ = ("anchor", "data", "key", "mark", "merged", "own", "path", "size", "strings")
 
-    def _survey(self, node: yaml.Node) -> bool:
-        """Checks every mapping for duplicate keys, and notes which nodes hold a `megatron_cfg`, be it by an
-        interpolation."""
-        known = self.holds.get(id(node))
-        if known is not None:
-            return known
-        self.holds[id(node)] = False
-        holds = False
-        if isinstance(node, yaml.MappingNode):
-            keys = set()
-            for key, value in node.value:
-                if key.tag == _STRING_TAG and isinstance(key, yaml.ScalarNode):
-                    if key.value in keys:
-                        raise _error(
-                            self.shown,
-                            key.start_mark,
-                            f"has the key {key.value} twice in one mapping, which NeMo-RL rejects",
-                            "remove one of them and run again",
-                        )
-                    keys.add(key.value)
-                if self._survey(value) or key.value == MEGATRON_CFG:
-                    holds = True
-        elif isinstance(node, yaml.SequenceNode):
-            for value in node.value:
-                if self._survey(value):
-                    holds = True
-        elif node.value.startswith("${") and node.value.strip("${.}").rpartition(".")[2] in self.names_around:
-            holds = True
-        self.holds[id(node)] = holds
-        return holds
+    def __init__(self, data: Any, path: KeyPath, anchor: str | None, mark: Any) -> None:
+        self.data = data
+        self.path = path
+        self.anchor = anchor
+        self.mark = mark
+        #: Of a mapping: the key that waits for its value, with its mark; all keys that are texts.
+        self.key: tuple[Any, Any] | None = None
+        self.strings: set[str] = set()
+        #: What `<<` brings in, in the order of the text.
+        self.merged: dict[Any, Any] | None = None
+        self.own: set[Any] = set()
+        self.size = 1
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
-        self.mappings += 1
-        if self.mappings > _MOST_MAPPINGS or len(path) > _DEEPEST:
-            raise _error(
-                self.shown,
-                node.start_mark,
-                "has aliases that expand to more than can be loaded",
-                "write the values out and run again",
-            )
-        if any(key.tag == _MERGE_TAG for key, _ in node.value):
-            self.loader.flatten_mapping(node)
-        data: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = key_node.value if key_node.tag == _STRING_TAG else self.loader.construct_object(key_node, True)
-            if isinstance(key, (list, dict, set)):
-                raise _error(
-                    self.shown,
-                    key_node.start_mark,
-                    "has a key that is a list or a mapping, which NeMo-RL rejects",
-                    "correct it and run again",
-                )
-            child = (*path, key)
-            if key == MEGATRON_CFG:
-                self.result.holders.add(child)
-            value = self._value(value_node, child)
-            if value is _DROPPED:
+
+_MERGE_KEY = object()
+_RECURSIVE = object()
+
+
+class _Reader:
+    """Builds the data of one text from its events, with a stack of its own: no depth is too deep for it."""
+
+    def __init__(self, loader_class: Any, text: str, source: Source, *, later_wins: bool) -> None:
+        """
+        Args:
+            loader_class: makes events and values.
+            text: without a byte order mark.
+            source: of the text.
+            later_wins: in `<<: [*A, *B]`, B's value counts where both have a key.
+        """
+        self.loader = loader_class(text)
+        self.source = source
+        self.later_wins = later_wins
+        self.is_ambiguous = False
+        self.settings: list[Leaf] = []
+        self.mentions: list[Place] = []
+        self.merged_keys: dict[KeyPath, frozenset[Any]] = {}
+        self.anchors: dict[str, Any] = {}
+        self.sizes: dict[int, int] = {}
+        self.plain: dict[str, Any] = {}
+        self.defaults_mark: Any = None
+        self.shadowed: list[tuple[Leaf, Leaf]] = []
+        #: Where scalars stand in the text.
+        self.spans: list[tuple[int, int]] = []
+
+    def read(self) -> dict[Any, Any]:
+        """The root mapping.
+
+        Raises:
+            RecipeError, yaml.YAMLError: OmegaConf would not load it.
+        """
+        try:
+            root = None
+            documents = 0
+            for event in self._events():
+                kind = type(event)
+                if kind is yaml.DocumentStartEvent:
+                    documents += 1
+                    if documents > 1:
+                        raise self._error(event.start_mark, "holds several documents, which NeMo-RL rejects")
+                    root = self._document()
+            if root is None:
+                return {}
+            if not isinstance(root, dict):
+                todo = "a recipe starts with `key: value` lines"
+                raise RecipeError(_problem(self.source, self.root_mark, "is not a mapping", todo))
+            return root
+        finally:
+            self.loader.dispose()
+
+    def _events(self) -> Iterator[Any]:
+        while self.loader.check_event():
+            yield self.loader.get_event()
+
+    def _document(self) -> Any:
+        stack: list[_Frame] = []
+        root: Any = None
+        self.root_mark: Any = None
+        for event in self._events():
+            kind = type(event)
+            if kind is yaml.DocumentEndEvent:
+                return root
+            if kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                frame = stack.pop()
+                value = self._close(frame)
+            elif kind is yaml.ScalarEvent:
+                self.spans.append((event.start_mark.index, event.end_mark.index))
+                if not stack or not isinstance(stack[-1].data, dict) or stack[-1].key is not None:
+                    self._anchor(event)
+                    value = self._scalar(event, stack[-1] if stack else None)
+                    if event.anchor:
+                        self.anchors[event.anchor] = value
+                else:
+                    self._anchor(event)
+                    key = self._key(stack[-1], event)
+                    if event.anchor:
+                        self.anchors[event.anchor] = key
+                    continue
+            elif kind is yaml.AliasEvent:
+                value = self._alias(event, stack)
+                if stack and isinstance(stack[-1].data, dict) and stack[-1].key is None:
+                    self._alias_key(stack[-1], event, value)
+                    continue
+            else:
+                self._open(event, stack)
                 continue
-            data[key] = value
-            mark = key_node.start_mark
-            self.result.entries[child] = Entry(
-                mark.index,
-                mark.line + 1,
-                mark.column + 1,
-                None if isinstance(value, (dict, list)) else value,
-                isinstance(value, (dict, list)),
-            )
+            if not stack:
+                root = value
+                self.root_mark = self.root_mark or event.start_mark
+            else:
+                self._take(stack[-1], value, event)
+        return root
+
+    # -- containers ------------------------------------------------------------------------------------
+
+    def _open(self, event: Any, stack: list[_Frame]) -> None:
+        if not stack:
+            self.root_mark = event.start_mark
+        if len(stack) >= _DEEPEST:
+            raise self._error(event.start_mark, "is nested too deeply for OmegaConf")
+        if event.tag not in _CONTAINER_TAGS:
+            raise self._error(event.start_mark, f"has the tag {event.tag}, which NeMo-RL cannot load here")
+        path: KeyPath = ()
+        if stack:
+            above = stack[-1]
+            if isinstance(above.data, dict):
+                if above.key is None:
+                    raise self._error(
+                        event.start_mark, "has a key that is a list or a mapping, which NeMo-RL rejects"
+                    )
+                path = (*above.path, "<<" if above.key[0] is _MERGE_KEY else above.key[0])
+            else:
+                path = (*above.path, len(above.data))
+        self._anchor(event)
+        if event.anchor:
+            self.anchors[event.anchor] = _RECURSIVE
+        stack.append(_Frame({} if type(event) is yaml.MappingStartEvent else [], path, event.anchor, event.start_mark))
+
+    def _anchor(self, event: Any) -> None:
+        if event.anchor and event.anchor in self.anchors:
+            raise self._error(event.start_mark, f"defines the anchor &{event.anchor} twice, which NeMo-RL rejects")
+
+    def _close(self, frame: _Frame) -> Any:
+        data = frame.data
+        if frame.merged is not None:
+            only_merged = frozenset(key for key in frame.merged if key not in frame.own)
+            for key in frame.own & SETTINGS & frame.merged.keys():
+                pair = (frame.merged[key], data[key])
+                if isinstance(pair[0], Leaf) and isinstance(pair[1], Leaf):
+                    self.shadowed.append(pair)
+            data = {**frame.merged, **data}
+            self.merged_keys[frame.path] = only_merged
+        self.sizes[id(data)] = frame.size
+        frame.data = data
+        if frame.anchor:
+            self.anchors[frame.anchor] = data
         return data
 
-    def _value(self, node: yaml.Node, path: KeyPath) -> Any:
-        kept = self._keeps(path, node)
-        if not kept:
-            return _DROPPED
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            if len(path) > _DEEPEST:
-                return []
-            if path == ("defaults",):
-                return self.loader.construct_object(node, True)
-            items = [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
-            return [None if item is _DROPPED else item for item in items]
-        value = self.loader.construct_object(node, True)
-        if isinstance(value, str) and "${" in value:
-            targets = set(references(value, path))
-            self.result.references.update(targets)
-            if targets & self.around:
-                self.result.holders.add(path)
+    def _take(self, frame: _Frame, value: Any, event: Any) -> None:
+        """Puts a value into the mapping or the list it stands in."""
+        frame.size += self.sizes.get(id(value), 1) if isinstance(value, (dict, list)) else 1
+        if frame.size > _MOST_VALUES:
+            todo = "write the values out and run again"
+            raise RecipeError(
+                _problem(self.source, event.start_mark, "has aliases that expand to more than can be loaded", todo)
+            )
+        if isinstance(frame.data, list):
+            frame.data.append(value)
+            return
+        assert frame.key is not None
+        key, mark = frame.key
+        frame.key = None
+        if key is _MERGE_KEY:
+            self._merge(frame, value, mark)
+            return
+        if key in SETTINGS:
+            setting = value
+            if not isinstance(value, Leaf) or value.offset != mark.index:
+                # A container, or an alias of another entry's value: this entry stands for itself.
+                setting = Leaf(raw(value), self.source, mark, (*frame.path, key))
+            self.settings.append(setting)
+            if not isinstance(value, (dict, list)):
+                value = setting
+        frame.data[key] = value
+        frame.own.add(key)
+
+    def _merge(self, frame: _Frame, value: Any, mark: Any) -> None:
+        """What `<<` brings in: of several the later one counts, but within a list PyYAML's versions differ."""
+        merged = frame.merged if frame.merged is not None else {}
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, dict) for each in values):
+            raise self._error(mark, "merges something that is not a mapping, which NeMo-RL rejects")
+        brought: dict[Any, Any] = {}
+        for each in values if self.later_wins else reversed(values):
+            for key, inner in each.items():
+                if key in brought and not same(brought[key], inner):
+                    self.is_ambiguous = True
+                brought[key] = inner
+        for key, inner in brought.items():
+            merged[key] = inner
+        frame.merged = merged
+
+    # -- keys and scalars ------------------------------------------------------------------------------
+
+    def _key(self, frame: _Frame, event: Any) -> Any:
+        tag = self._tag(event)
+        mark = event.start_mark
+        if tag == _MERGE:
+            frame.key = (_MERGE_KEY, mark)
+            return event.value
+        key: Any = event.value
+        if tag == _STRING or tag == "tag:yaml.org,2002:value":
+            if key in frame.strings:
+                todo = "remove one of them and run again"
+                what = f"has the key {key} twice in one mapping, which NeMo-RL rejects"
+                raise RecipeError(_problem(self.source, mark, what, todo))
+            frame.strings.add(key)
+            if OLD_KEY_TEXT in key and key not in SETTINGS:
+                self._mention(mark)
+        else:
+            key = self._construct(tag, event)
+            if key is None or not isinstance(key, (str, int, float, bytes)):
+                raise self._error(mark, f"has the key {event.value}, of a kind that NeMo-RL rejects")
+        if key == "defaults" and not frame.path:
+            self.defaults_mark = mark
+        frame.key = (key, mark)
+        return key
+
+    def _alias_key(self, frame: _Frame, event: Any, value: Any) -> None:
+        value = raw(value)
+        if not isinstance(value, (str, int, float, bytes)):
+            raise self._error(event.start_mark, "has a key that is a list or a mapping, which NeMo-RL rejects")
+        if isinstance(value, str):
+            if value in frame.strings:
+                what = f"has the key {value} twice in one mapping, which NeMo-RL rejects"
+                raise RecipeError(_problem(self.source, event.start_mark, what, "remove one of them and run again"))
+            frame.strings.add(value)
+        frame.key = (value, event.start_mark)
+
+    def _alias(self, event: Any, stack: list[_Frame]) -> Any:
+        if event.anchor not in self.anchors:
+            raise self._error(event.start_mark, f"has the alias *{event.anchor}, which has no anchor")
+        value = self.anchors[event.anchor]
+        if value is _RECURSIVE:
+            raise self._error(event.start_mark, f"has the alias *{event.anchor} within what it stands for")
         return value
 
-    def _keeps(self, path: KeyPath, node: yaml.Node) -> bool:
-        if self.everything or len(path) == 1 or self.holds.get(id(node)):
-            return True
-        key, inside = path[-1], path[-2]
-        if inside == MEGATRON_CFG and (key == MODEL_OVERRIDES or key in MEGATRON_KEYS):
-            return True
-        if inside == MODEL_OVERRIDES and key in OVERRIDE_KEYS:
-            return True
-        if key == MEGATRON_CFG or (key == OVERRIDE_MARKER and len(path) == 2):
-            return True
-        if path in self.wanted or path in self.on_the_way:
-            return True
-        return self.below_wanted and any(path[:length] in self.wanted for length in range(len(path)))
+    def _scalar(self, event: Any, frame: _Frame | None) -> Any:
+        value = self._value(event)
+        key, mark = None, event.start_mark
+        if frame is not None and isinstance(frame.data, dict) and frame.key is not None:
+            key, mark = frame.key
+        is_text = isinstance(value, str)
+        if is_text and OLD_KEY_TEXT in value and "${" not in value:
+            self._mention(event.start_mark)
+        if (is_text and "${" in value) or (isinstance(key, str) and key in PLACED_KEYS):
+            path = (*frame.path, key) if frame is not None and isinstance(key, str) and key in SETTINGS else ()
+            return Leaf(value, self.source, mark, path)
+        return value
 
-    def _defaults(self) -> tuple[str, ...]:
-        if "defaults" not in self.result.data:
-            return ()
-        value = self.result.data.pop("defaults")
-        if "${" in str(value) and not any(isinstance(path, dict) for path in value):
-            value = self._resolved_defaults(value)
+    def _value(self, event: Any) -> Any:
+        if event.tag is None and event.implicit[0]:
+            text = event.value
+            try:
+                return self.plain[text]
+            except KeyError:
+                value = self.plain[text] = self._construct(self._tag(event), event)
+                return value
+        tag = self._tag(event)
+        return event.value if tag == _STRING else self._construct(tag, event)
+
+    def _tag(self, event: Any) -> str:
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        return str(tag)
+
+    def _construct(self, tag: str, event: Any) -> Any:
+        if tag == _STRING:
+            return event.value
+        node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark, style=event.style)
+        try:
+            value = self.loader.construct_object(node, deep=True)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:  # `!!int abc` and the like raise whatever Python does
+            what = f"has a value that is no {tag.rpartition(':')[2]} ({one_line(error)})"
+            raise self._error(event.start_mark, what) from None
+        if not isinstance(value, _PRIMITIVES):
+            raise self._error(event.start_mark, f"has the tag {tag}, which NeMo-RL cannot load here")
+        return value
+
+    def _mention(self, mark: Any) -> None:
+        self.mentions.append(Place(self.source.shown, mark.line + 1, mark.column + 1))
+
+    def _error(self, mark: Any, what: str) -> RecipeError:
+        return RecipeError(_problem(self.source, mark, what))
+
+    # -- what it inherits from -------------------------------------------------------------------------
+
+    def take_defaults(self, data: dict[Any, Any]) -> tuple[tuple[str, ...], Place | None]:
+        """Takes `defaults:` out of the data.
+
+        Raises:
+            RecipeError: it is no path and no list of paths.
+        """
+        if "defaults" not in data:
+            return (), None
+        mark = self.defaults_mark
+        place = Place(self.source.shown, mark.line + 1, mark.column + 1) if mark else Place(self.source.shown)
+        value = plain(data["defaults"])
+        if "${" in str(value) and not (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
+            value = self._resolved(data, value, place)
+        del data["defaults"]
         if isinstance(value, str):
-            return (value,)
+            return (value,), place
         if isinstance(value, list):
-            return tuple(str(path) for path in value)
-        raise self._defaults_error(
-            RecipeError, "has `defaults:` that are not a path or a list of paths", "name the files to inherit from"
-        )
+            return tuple(str(path) for path in value), place
+        what = "has `defaults:` that are not a path or a list of paths"
+        raise RecipeError(Problem(place, what, "name the files to inherit from"))
 
-    def _resolved_defaults(self, value: Any) -> Any:
+    @staticmethod
+    def _resolved(data: dict[Any, Any], value: Any, place: Place) -> Any:
         """NeMo-RL resolves interpolations in `defaults:` within the file itself."""
         from omegaconf import OmegaConf
 
         try:
-            config = OmegaConf.create(load_everything(self.text))
-            defaults = config["defaults"]
+            defaults = OmegaConf.create(plain(data))["defaults"]
             return OmegaConf.to_container(defaults, resolve=True) if OmegaConf.is_config(defaults) else defaults
         except Exception as error:  # a resolver may raise anything
-            raise self._defaults_error(
-                UnknownParentsError,
-                f"inherits from {value}, which cannot be told ({one_line(error)})",
-                "set what it needs, or leave this file out with --exclude",
-            ) from None
-
-    def _defaults_error(self, kind: type[RecipeError], what: str, todo: str) -> RecipeError:
-        entry = self.result.entries[("defaults",)]
-        return kind(Problem(Place(self.shown, entry.line, entry.column), what, todo))
+            what = f"inherits from {value}, which cannot be told ({one_line(error)})"
+            todo = "set what it needs, or leave this file out with --exclude"
+            raise UnknownParentsError(Problem(place, what, todo)) from None
 
 
-_INNERMOST = re.compile(r"\$\{([^${}]*)\}")
-#: Resolvers that look at their arguments alone. Others may read any key of the recipe.
-_PLAIN_RESOLVERS = frozenset({"add", "sub", "mul", "div", "max", "oc.env", "oc.decode"})
-_RESOLVED = "\0"
+def graft(old: Any, new: Any) -> Any:
+    """`new`, with the very objects of `old` wherever both say the same: what is shared need not be compared again."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        grafted = {key: graft(old[key], value) if key in old else value for key, value in new.items()}
+        is_same = old.keys() == grafted.keys() and all(grafted[key] is value for key, value in old.items())
+        return old if is_same and list(old) == list(grafted) else grafted
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        items = [graft(a, b) for a, b in zip(old, new, strict=True)]
+        return old if all(a is b for a, b in zip(old, items, strict=True)) else items
+    if isinstance(old, (dict, list)) or isinstance(new, (dict, list)):
+        return new
+    return old if same(old, new) and isinstance(old, Leaf) == isinstance(new, Leaf) else new
 
 
-def references(text: str, path: KeyPath) -> Iterator[KeyPath]:
-    """What the interpolations in `text` refer to, where the text stands at `path` of a recipe.
-
-    A name that is itself computed (`${a.${b}}`) and a resolver like `oc.select` may refer to anything, which is the
-    empty path.
-    """
-    found = True
-    while found:
-        found = False
-        for match in _INNERMOST.finditer(text):
-            found = True
-            content = match[1].strip()
-            if ":" in content:
-                if content.partition(":")[0].strip() not in _PLAIN_RESOLVERS:
-                    yield ()
-                continue
-            if _RESOLVED in content:
-                yield ()
-                continue
-            name = content.lstrip(".")
-            dots = len(content) - len(name)
-            keys: KeyPath = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", name) if part)
-            yield path[: max(len(path) - dots, 0)] + keys if dots else keys
-        text = _INNERMOST.sub(_RESOLVED, text)
+def plain(value: Any) -> Any:
+    """Data without places, as OmegaConf takes it. Aliases are written out."""
+    if isinstance(value, Leaf):
+        return value.value
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value
 
 
-def mentions_old_key(value: Any) -> bool:
-    """Whether a value is an interpolation that refers to an old key."""
-    return isinstance(value, str) and "${" in value and any(key in value for key in OLD_KEYS)
-
-
-def load_everything(text: str) -> Any:
-    """All that OmegaConf's YAML rules make of a text, aliases shared.
-
-    Raises:
-        RecipeError: the text is not YAML that OmegaConf would load.
-    """
-    loader = _loader_class()(text.removeprefix(BOM))
-    try:
-        return loader.get_single_data()
-    except (yaml.YAMLError, RecursionError) as error:
-        raise _error("the edited text", None, f"is not YAML ({one_line(error)})", "report this") from None
-    finally:
-        loader.dispose()
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a recipe are the same, types included; NaN is itself."""
+    if one is other:
+        return True
+    one, other = raw(one), raw(other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other) or one != one

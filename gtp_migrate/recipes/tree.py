@@ -1,4 +1,4 @@
-"""The files of a run and how they inherit from each other, exactly as NeMo-RL follows `defaults:`.
+"""The recipes that a run of the rewriter is about: read once, then frozen.
 
 Source: `load_config_with_inheritance` in NeMo-RL (`nemo_rl/utils/config.py`).
 """
@@ -8,198 +8,253 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, found, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
-from gtp_migrate.recipes.keys import LAYOUT_PATHS, USUAL_HOLDERS, KeyPath
-from gtp_migrate.recipes.layer import Layer, UnknownParentsError, decode, read_layer
+from gtp_migrate.recipes.layer import Layer, Source, UnknownParentsError, decode, graft, read_layer
+from gtp_migrate.recipes.merge import MergeError, merge_with_override
 from gtp_migrate.recipes.survey import Survey, read_bytes
 
+#: NeMo-RL follows `defaults:` by calling itself, which Python ends here.
+_LONGEST_CHAIN = 900
+#: Layers of one recipe: more come only of diamonds on diamonds.
+_MOST_LAYERS = 10_000
 
-@dataclass
+
+@dataclass(frozen=True)
 class RecipeFile:
-    """One file of the tree."""
+    """One file."""
 
     found: Found
     glance: Glance
-    #: Whether the file was among the given paths: only those are ever written.
+    #: Whether the file is ours to change: given, and neither excluded nor ignored.
     given: bool
-    #: The bytes as first read; kept only of files that mention an old or a new key.
-    data: bytes | None = None
+    #: Whether somebody has left it out on purpose: it blocks nobody.
+    set_aside: bool
+    data: bytes
 
     @property
     def shown(self) -> str:
+        """Its name for people."""
         return self.found.shown
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tree:
-    """All files known so far, by recipe id. Files outside the given paths are read when first asked for."""
+    """All recipes that matter, with their layers; frozen, but for what has been merged already."""
 
-    files: dict[str, RecipeFile] = field(default_factory=dict)
-    #: Recipes that may inherit from anything.
-    unknown_parents: set[str] = field(default_factory=set)
-    _layers: dict[str, Layer] = field(default_factory=dict)
-    _parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _checked_parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _wanted: frozenset[KeyPath] = LAYOUT_PATHS
-    _around: frozenset[KeyPath] = USUAL_HOLDERS
-    #: Bytes that stand in for what is on the disk: the tree as it would be after an edit.
-    _edited: dict[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, RecipeFile]
+    layers: Mapping[str, Layer]
+    #: Why a file cannot be read or parsed.
+    unreadable: Mapping[str, Problem]
+    #: The layers of each recipe, earliest first, itself last. A file that is reached twice stands there twice:
+    #: NeMo-RL merges it again.
+    orders: Mapping[str, tuple[str, ...]]
+    #: Why a recipe cannot be loaded: it, or a file that it inherits from, cannot be read.
+    broken: Mapping[str, Problem]
+    #: Recipes of which it cannot be told what they inherit.
+    unknown_parents: frozenset[str]
+    parents: Mapping[str, tuple[str, ...]]
+    #: The recipes that have a layer with a setting, by name.
+    recipes: tuple[str, ...]
+    #: What has been read and merged, in this and in other states of the tree; and which layers are others than on the disk.
+    _layers_of: dict[tuple[str, str], Layer] = field(default_factory=dict)
+    _merged: dict[Any, dict[Any, Any] | RecipeError] = field(default_factory=dict)
+    _edited: frozenset[str] = frozenset()
 
-    @classmethod
-    def of(cls, surveyed: Survey) -> Tree:
-        """The tree of the given files."""
-        tree = cls()
+    def shown(self, recipe: str) -> str:
+        """The recipe's name for people."""
+        return self.files[recipe].shown
+
+    def text(self, recipe: str) -> str:
+        """The text of a file that could be read."""
+        return self.files[recipe].data.decode("utf-8")
+
+    def is_ambiguous(self, recipe: str) -> bool:
+        """Whether two versions of PyYAML read a layer of the recipe in two ways."""
+        return any(self.layers[layer].other_reading is not None for layer in self.orders[recipe])
+
+    def state(self, recipe: str) -> tuple[int, ...]:
+        """What tells a recipe in this state of the tree from the same one in another: the layers that are edited."""
+        if not self._edited:
+            return ()
+        return tuple(id(self.layers[layer]) for layer in self.orders[recipe] if layer in self._edited)
+
+    def merged(self, recipe: str, other_reading: bool = False) -> dict[Any, Any]:
+        """The recipe with all that it inherits, interpolations as they are.
+
+        Raises:
+            RecipeError: its layers cannot be merged.
+        """
+        known = (recipe, other_reading, self.state(recipe))
+        if known not in self._merged:
+            for layer in self.orders[recipe]:
+                self._merge(layer, other_reading)
+        merged = self._merged[known]
+        if isinstance(merged, RecipeError):
+            raise merged
+        return merged
+
+    def _merge(self, recipe: str, other_reading: bool) -> None:
+        known = (recipe, other_reading, self.state(recipe))
+        if known in self._merged:
+            return
+        layer = self.layers[recipe]
+        data = layer.data if not other_reading or layer.other_reading is None else layer.other_reading
+        if layer.defaults_place is None:
+            self._merged[known] = data
+            return
+        base: dict[Any, Any] = {}
+        try:
+            for parent in self.parents[recipe]:
+                above = self._merged[parent, other_reading, self.state(parent)]
+                if isinstance(above, RecipeError):
+                    raise above
+                base = merge_with_override(base, above)
+            self._merged[known] = merge_with_override(base, data)
+        except MergeError as error:
+            what = f"cannot be merged as NeMo-RL merges it ({error})"
+            problem = Problem(Place(self.shown(recipe)), what, "correct it and run again")
+            self._merged[known] = RecipeError(problem)
+        except RecipeError as error:
+            self._merged[known] = error
+
+    def read_text(self, real: str, text: str) -> Layer:
+        """What a file would add to a recipe with another text, read once.
+
+        Raises:
+            RecipeError: the text is not a recipe.
+        """
+        if (real, text) not in self._layers_of:
+            before = next(layer for layer in self.layers.values() if layer.source.real == real)
+            layer = read_layer(text, before.source)
+            other = layer.other_reading
+            if other is not None and before.other_reading is not None:
+                other = graft(before.other_reading, other)
+            self._layers_of[real, text] = replace(layer, data=graft(before.data, layer.data), other_reading=other)
+        return self._layers_of[real, text]
+
+    def with_texts(self, texts: Mapping[str, str]) -> Tree:
+        """The same tree with other texts in some files, by real path. Nothing is written.
+
+        Raises:
+            RecipeError: a text is not a recipe.
+        """
+        layers = {
+            recipe: self.read_text(layer.source.real, texts[layer.source.real])
+            for recipe, layer in self.layers.items()
+            if layer.source.real in texts
+        }
+        return replace(self, layers={**self.layers, **layers}, _edited=frozenset(layers))
+
+
+def read_tree(
+    surveyed: Survey, around: Iterable[Found], maps: Mapping[str, str] | None = None, more: bool = True
+) -> Tree:
+    """Reads all recipes that have a layer with a setting, and all their layers.
+
+    Args:
+        surveyed: the given files.
+        around: files that were not given, but may inherit from those: read and proven, never written.
+        maps: folders that stand for others in absolute paths of `defaults:`, as in a container.
+        more: look at `around` too.
+    """
+    return _Reader(maps or {}).read(surveyed, around if more else ())
+
+
+class _Reader:
+    def __init__(self, maps: Mapping[str, str]) -> None:
+        self.maps = maps
+        self.files: dict[str, RecipeFile] = {}
+        self.layers: dict[str, Layer] = {}
+        self.unreadable: dict[str, Problem] = {}
+        self.unknown_parents: set[str] = set()
+        self.by_real: dict[str, Layer | RecipeError] = {}
+        self.parents: dict[str, tuple[str, ...]] = {}
+        self.orders: dict[str, tuple[str, ...]] = {}
+        self.broken: dict[str, Problem] = {}
+        self.depths: dict[str, int] = {}
+
+    def read(self, surveyed: Survey, around: Iterable[Found]) -> Tree:
         for file, seen in surveyed.files():
-            tree.files[file.id] = RecipeFile(file, seen, True, surveyed.data.get(file.id))
-        return tree
+            self.files[file.id] = RecipeFile(file, seen, True, False, surveyed.data.get(file.id, b""))
+        for file in surveyed.set_aside:
+            self._take_in(file, set_aside=True)
+        self._follow_parents(list(self.files))
+        if any(file.glance.old or file.glance.new for file in self.files.values()):
+            self._follow_parents([file.id for file in around if self._take_in(file)])
+        recipes = self._concerned()
+        for recipe in recipes:
+            self._order(recipe)
+        return Tree(
+            self.files,
+            self.layers,
+            self.unreadable,
+            self.orders,
+            self.broken,
+            frozenset(self.unknown_parents),
+            self.parents,
+            tuple(sorted(recipes, key=lambda recipe: self.files[recipe].shown)),
+        )
 
-    def add(self, file: Found) -> RecipeFile:
-        """Reads a file outside the given paths and takes it in.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        if not stat.S_ISREG(os.stat(file.id).st_mode):
-            raise OSError(errno.EINVAL, "not a file", file.id)
-        data = read_bytes(file.id)
+    def _take_in(self, file: Found, set_aside: bool = False) -> bool:
+        """Reads a file that is not ours to change, if it is not known yet. False where it cannot be read."""
+        if file.id in self.files:
+            return False
+        try:
+            if not stat.S_ISREG(os.stat(file.id).st_mode):
+                return False
+            data = read_bytes(file.id)
+        except OSError:
+            return False
         seen = glance(data)
-        known = RecipeFile(file, seen, False, data if seen.old or seen.new else None)
-        self.files[file.id] = known
-        return known
+        self.files[file.id] = RecipeFile(file, seen, False, set_aside, data if seen.old or seen.new else b"")
+        return True
 
-    def file(self, identity: str) -> RecipeFile:
-        """The file with this id, read now if it is not known yet.
+    def _follow_parents(self, pending: list[str]) -> None:
+        """Takes in all parents at any distance that are not known yet and can be read."""
+        while pending:
+            for parent in self._likely_parents(pending.pop()):
+                if parent not in self.files and self._take_in(found(parent)):
+                    pending.append(parent)
 
-        Raises:
-            OSError: it cannot be read.
-        """
-        return self.files.get(identity) or self.add(found(identity))
-
-    def text(self, identity: str) -> str:
-        """The text of a file, a byte order mark included.
-
-        Raises:
-            RecipeError: it is not UTF-8, or cannot be read.
-        """
-        data = self._edited.get(identity)
-        file = self.file(identity)
-        if data is None:
-            data = file.data
-        if data is None:
-            try:
-                data = read_bytes(identity)
-            except OSError as error:
-                raise RecipeError(
-                    Problem(Place(file.shown), f"cannot be read ({error.strerror})", "make it readable")
-                ) from None
-        return decode(data, file.shown)
-
-    def layer(self, identity: str) -> Layer:
-        """What a file adds to a recipe.
-
-        Raises:
-            RecipeError: the file cannot be read or parsed.
-        """
-        layer = self._layers.get(identity)
-        if layer is None:
-            layer = read_layer(self.text(identity), self.file(identity).shown, self._wanted, self._around)
-            self._layers[identity] = layer
-        return layer
-
-    def likely_parents(self, identity: str) -> tuple[str, ...]:
+    def _likely_parents(self, recipe: str) -> tuple[str, ...]:
         """The recipes a file inherits from, by a glance where that is enough; none where it cannot be told."""
-        known = self._parents.get(identity)
-        if known is None:
-            defaults = self.file(identity).glance.defaults
-            if defaults is None:
-                try:
-                    defaults = self.layer(identity).defaults
-                except UnknownParentsError:
-                    self.unknown_parents.add(identity)
-                    defaults = ()
-                except RecipeError:
-                    defaults = ()
-            known = self._parents[identity] = _parent_ids(identity, defaults)
-        return known
-
-    def parents(self, identity: str) -> tuple[str, ...]:
-        """The recipes a file inherits from, in their order.
-
-        Raises:
-            RecipeError: the file cannot be read or parsed, or a parent does not exist.
-        """
-        known = self._checked_parents.get(identity)
-        if known is not None:
-            return known
-        defaults = self.layer(identity).defaults
-        ids = _parent_ids(identity, defaults)
-        for parent, written in zip(ids, defaults, strict=True):
+        defaults = self.files[recipe].glance.defaults
+        if defaults is None:
             try:
-                self.file(parent)
-            except OSError as error:
-                entry = self.layer(identity).entries[("defaults",)]
-                raise RecipeError(
-                    Problem(
-                        Place(self.file(identity).shown, entry.line, entry.column),
-                        f"inherits from {written}, which cannot be read ({error.strerror})",
-                        "correct `defaults:` or bring the file back, and run again",
-                    )
-                ) from None
-        self._checked_parents[identity] = ids
-        return ids
+                defaults = self._layer(recipe).defaults
+            except UnknownParentsError:
+                self.unknown_parents.add(recipe)
+                defaults = ()
+            except RecipeError:
+                defaults = ()
+        return self._ids(recipe, defaults)
 
-    def order(self, identity: str) -> tuple[str, ...]:
-        """The layers of a recipe, earliest first: each parent with all that it inherits, then the file itself.
+    def _ids(self, recipe: str, defaults: Iterable[str]) -> tuple[str, ...]:
+        folder = os.path.dirname(recipe)
+        ids = []
+        for path in defaults:
+            for start, end in self.maps.items():
+                if path == start or path.startswith(start.rstrip("/") + "/"):
+                    path = end.rstrip("/") + path[len(start.rstrip("/")) :]
+                    break
+            ids.append(recipe_id(os.path.join(folder, path)))
+        return tuple(ids)
 
-        A file that is reached twice stands there twice: NeMo-RL merges it again.
-
-        Raises:
-            RecipeError: a layer cannot be read, or the files inherit from each other in a circle.
-        """
-        return self._order(identity, ())
-
-    def _order(self, identity: str, below: tuple[str, ...]) -> tuple[str, ...]:
-        known = self._orders.get(identity)
-        if known is not None:
-            return known
-        if identity in below:
-            circle = below[below.index(identity) :]
-            # Named by the same file whoever runs into it: one circle is one problem.
-            first = min(circle)
-            circle = circle[circle.index(first) :] + circle[: circle.index(first)] + (first,)
-            entry = self.layer(first).entries[("defaults",)]
-            raise RecipeError(
-                Problem(
-                    Place(self.file(first).shown, entry.line, entry.column),
-                    "inherits from itself: " + " → ".join(self.file(step).shown for step in circle),
-                    "break the circle and run again",
-                )
-            )
-        order: list[str] = []
-        for parent in self.parents(identity):
-            order.extend(self._order(parent, (*below, identity)))
-        order.append(identity)
-        if len(order) > 10_000:
-            raise RecipeError(
-                Problem(Place(self.file(identity).shown), "inherits from too many files", "shorten `defaults:`")
-            )
-        self._orders[identity] = tuple(order)
-        return self._orders[identity]
-
-    def heirs(self, seeds: Iterable[str]) -> set[str]:
-        """The seeds and all files known that inherit from them, at any distance."""
+    def _concerned(self) -> set[str]:
+        """Files that mention a setting, and all that inherit from one, at any distance."""
         children: dict[str, list[str]] = {}
-        for identity in list(self.files):
-            for parent in self.likely_parents(identity):
-                children.setdefault(parent, []).append(identity)
-        reached = set(seeds)
+        for recipe in list(self.files):
+            for parent in self._likely_parents(recipe):
+                children.setdefault(parent, []).append(recipe)
+        # A file that is reached by several names is a recipe by each.
+        texts = {file.found.real for file in self.files.values() if file.glance.old or file.glance.new}
+        reached = {recipe for recipe, file in self.files.items() if file.found.real in texts}
         pending = list(reached)
         while pending:
             for child in children.get(pending.pop(), ()):
@@ -208,69 +263,135 @@ class Tree:
                     pending.append(child)
         return reached
 
-    def read_parents_outside(self) -> None:
-        """Takes in all parents of known files, at any distance, that are not known yet and exist."""
-        pending = list(self.files)
-        while pending:
-            for parent in self.likely_parents(pending.pop()):
-                if parent not in self.files:
-                    try:
-                        self.file(parent)
-                    except OSError:
-                        continue
-                    pending.append(parent)
+    # -- layers ----------------------------------------------------------------------------------------
 
-    def widen(self, identities: Iterable[str]) -> frozenset[Any] | None:
-        """Makes the layers of these files keep all that their interpolations and `megatron_cfg`s need.
+    def _layer(self, recipe: str) -> Layer:
+        """What a file adds to a recipe, parsed once whatever names it has.
 
-        A layer is pruned to what is known to matter; what an interpolation in it refers to, and a
-        `megatron_cfg` deeper than usual, are known only once it is read.
-
-        Returns:
-            The keys at the top level that can matter; None for all.
+        Raises:
+            RecipeError: it cannot be read or parsed.
         """
-        wanted, around = set(self._wanted), set(self._around)
-        while True:
-            for identity in identities:
-                try:
-                    layer = self.layer(identity)
-                except RecipeError:
-                    continue
-                wanted.update(reference for reference in layer.references if not _is_kept(reference, layer))
-                wanted.update(holder for holder in layer.holders if len(holder) > 2)
-                around.update(path[:length] for path in layer.holders for length in range(1, len(path) + 1))
-            if wanted == self._wanted and around == self._around:
-                if () in wanted:
-                    return None
-                tops = {path[0] for path in wanted}
-                for identity in identities:
-                    if identity in self._layers:
-                        layer = self._layers[identity]
-                        tops.update(path[0] for path in layer.holders | layer.references)
-                return frozenset(tops)
-            self._wanted, self._around = frozenset(wanted), frozenset(around)
-            self._layers.clear()
+        file = self.files[recipe]
+        real = file.found.real
+        known = self.by_real.get(real)
+        if known is None:
+            try:
+                data = file.data or self._read_again(file)
+                known = read_layer(decode(data, file.shown), Source(real, self._best_name(real, file)))
+                self.files[recipe] = replace(file, data=data)
+            except RecipeError as error:
+                known = error
+            self.by_real[real] = known
+        if isinstance(known, RecipeError):
+            raise known
+        if not self.files[recipe].data:
+            self.files[recipe] = replace(file, data=self._same_text(real))
+        return known
 
-    def with_edits(self, edited: dict[str, bytes]) -> Tree:
-        """The same tree with other content in some files. Nothing is written."""
-        same = {identity: layer for identity, layer in self._layers.items() if identity not in edited}
-        return Tree(
-            self.files,
-            self.unknown_parents,
-            same,
-            self._parents,
-            dict(self._checked_parents),
-            dict(self._orders),
-            self._wanted,
-            self._around,
-            edited,
-        )
+    def _best_name(self, real: str, file: RecipeFile) -> str:
+        if file.given:
+            return file.shown
+        return next((each.shown for each in self.files.values() if each.given and each.found.real == real), file.shown)
 
+    def _same_text(self, real: str) -> bytes:
+        return next(each.data for each in self.files.values() if each.found.real == real and each.data)
 
-def _is_kept(reference: KeyPath, layer: Layer) -> bool:
-    return reference in layer.entries and not layer.entries[reference].is_container
+    def _read_again(self, file: RecipeFile) -> bytes:
+        try:
+            return read_bytes(file.found.id)
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+            raise RecipeError(Problem(Place(file.shown), what, "make it readable and run again")) from None
 
+    # -- orders ----------------------------------------------------------------------------------------
 
-def _parent_ids(identity: str, defaults: Iterable[str]) -> tuple[str, ...]:
-    folder = os.path.dirname(identity)
-    return tuple(recipe_id(os.path.join(folder, path)) for path in defaults)
+    def _order(self, recipe: str) -> None:
+        """Works out the layers of a recipe, or why it cannot be loaded, with those of all that it inherits from.
+
+        A stack of its own follows chains that are longer than Python's.
+        """
+        stack: list[tuple[str, int]] = [(recipe, 0)]
+        below: dict[str, None] = {recipe: None}
+        while stack:
+            here, index = stack.pop()
+            if here in self.orders or here in self.broken:
+                below.pop(here, None)
+                continue
+            if not index and not self._read_parents(here):
+                below.pop(here, None)
+                continue
+            parents = self.parents[here]
+            if index < len(parents):
+                stack.append((here, index + 1))
+                parent = parents[index]
+                if parent in below:
+                    self._circle(list(below), parent)
+                elif parent not in self.orders and parent not in self.broken:
+                    below[parent] = None
+                    stack.append((parent, 0))
+                continue
+            below.pop(here, None)
+            self._close(here)
+
+    def _read_parents(self, recipe: str) -> bool:
+        try:
+            layer = self._layer(recipe)
+        except RecipeError as error:
+            self.unreadable[recipe] = self.broken[recipe] = error.problem
+            if isinstance(error, UnknownParentsError):
+                self.unknown_parents.add(recipe)
+            return False
+        self.layers[recipe] = layer
+        self.parents[recipe] = self._ids(recipe, layer.defaults)
+        for parent, written in zip(self.parents[recipe], layer.defaults, strict=True):
+            if parent not in self.files and not self._take_in(found(parent)):
+                self.broken[recipe] = self._missing_parent(layer, written, parent)
+                return False
+        return True
+
+    @staticmethod
+    def _missing_parent(layer: Layer, written: str, parent: str) -> Problem:
+        try:
+            is_file = stat.S_ISREG(os.stat(parent).st_mode)
+            with open(parent, "rb"):
+                why = "" if is_file else os.strerror(errno.EINVAL)
+        except OSError as error:
+            why = error.strerror or str(error)
+        todo = "correct `defaults:` or bring the file back, and run again"
+        if os.path.isabs(written):
+            todo = "correct `defaults:`, or give --map FROM=TO where that is a container's path, and run again"
+        assert layer.defaults_place is not None
+        return Problem(layer.defaults_place, f"inherits from {written}, which cannot be read ({why or 'not a file'})", todo)
+
+    def _circle(self, below: list[str], parent: str) -> None:
+        circle = below[below.index(parent) :]
+        # Named by the same file whoever runs into it: one circle is one problem.
+        first = min(circle)
+        at = circle.index(first)
+        names = [self.files[step].shown for step in (*circle[at:], *circle[:at], first)]
+        place = self.layers[first].defaults_place
+        assert place is not None
+        problem = Problem(place, "inherits from itself: " + " → ".join(names), "break the circle and run again")
+        for step in circle:
+            self.broken[step] = problem
+
+    def _close(self, recipe: str) -> None:
+        """All parents are worked out: the recipe's own order."""
+        order: list[str] = []
+        depth = 1
+        for parent in self.parents[recipe]:
+            if parent in self.broken:
+                self.broken[recipe] = self.broken[parent]
+                return
+            order += self.orders[parent]
+            depth = max(depth, self.depths[parent] + 1)
+            if len(order) > _MOST_LAYERS:
+                break
+        if depth > _LONGEST_CHAIN or len(order) > _MOST_LAYERS:
+            what = f"inherits from more files, one through the other, than NeMo-RL can follow ({depth} deep)"
+            if depth <= _LONGEST_CHAIN:
+                what = f"has more than {_MOST_LAYERS:,} layers, as its parents inherit from the same files again and again"
+            self.broken[recipe] = Problem(Place(self.files[recipe].shown), what, "shorten `defaults:`")
+            return
+        self.depths[recipe] = depth
+        self.orders[recipe] = (*order, recipe)

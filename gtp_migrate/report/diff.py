@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator
 
-from gtp_migrate.migrate import Edited
+from gtp_migrate.outcome import Edited
 
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gtp_migrate.layout import Layout
-from gtp_migrate.migrate import Outcome
-from gtp_migrate.plan.changes import Change
+from gtp_migrate.outcome import Outcome
+from gtp_migrate.plan.planner import Planned
 from gtp_migrate.recipes.keys import dotted
+from gtp_migrate.runs.layout import Layout
 
 #: Below this width a table cuts names into pieces that nobody can read or copy.
 _NARROW = 130
@@ -57,20 +57,20 @@ def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verb
         _print_end(console, outcome, done)
 
 
-def _print_changes(console: Console, changes: list[Change], verbosity: Verbosity) -> None:
-    shown = sorted(changes, key=lambda change: (change.shown, change.place.line))
+def _print_changes(console: Console, changes: list[Planned], verbosity: Verbosity) -> None:
+    shown = sorted(changes, key=lambda change: change.place)
     cut = len(shown) if verbosity is Verbosity.VERBOSE else _LISTED
     if console.width < _NARROW:
         for change in shown[:cut]:
             _print_line(console, change.place.file_and_line, style="bold")
             _print_line(console, f"  {change.old} → {change.new}")
-            _print_line(console, f"  {dotted(change.holder)}, {change.parallel}")
+            _print_line(console, f"  {dotted(change.mapping)}, {change.parallel}")
     else:
         table = Table(title="Settings", title_justify="left", pad_edge=False)
         for column in ("where", "in", "old", "new", "TP or ETP, and where it comes from"):
             table.add_column(column, overflow="fold")
         for change in shown[:cut]:
-            cells = (change.place.file_and_line, dotted(change.holder), change.old, change.new, change.parallel)
+            cells = (change.place.file_and_line, dotted(change.mapping), change.old, change.new, change.parallel)
             table.add_row(*map(escape, cells))
         console.print(table)
     if len(shown) > cut:
@@ -83,7 +83,7 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
         recipes.setdefault(layout, []).append(recipe)
     table = Table(title="Layouts with GTP on", title_justify="left", pad_edge=False)
     table.add_column("recipe", overflow="fold")
-    table.add_column("megatron_cfg", overflow="fold")
+    table.add_column("model", overflow="fold")
     table.add_column("GPUs", justify="right")
     table.add_column("TP × GTP × CP × PP")
     table.add_column("ETP × EP × expert GTP")
@@ -95,13 +95,13 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
         more = [f"… and {len(names) - cut} more"] if len(names) > cut else []
         sizes = layout.topology
         dense = f"{sizes.tp} × {_text(sizes.gtp)} × {layout.cp} × {layout.pp}"
-        expert = f"{sizes.etp} × {layout.ep} × {_text(sizes.expert_gtp)}"
+        expert = f"{_text(sizes.etp)} × {layout.ep} × {_text(sizes.expert_gtp)}"
         if console.width < _NARROW:
             for name in [*names[:cut], *more]:
                 _print_line(console, name, style="bold")
             _print_line(
                 console,
-                f"  {layout.holder}: {_text(layout.gpus)} GPUs, TP × GTP × CP × PP = {dense}, "
+                f"  {layout.model}: {_text(layout.gpus)} GPUs, TP × GTP × CP × PP = {dense}, "
                 f"{_text(layout.copies)} copies, {_text(layout.data_lanes)} data lanes",
             )
             if layout.warning:
@@ -109,7 +109,7 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
             continue
         table.add_row(
             escape("\n".join([*names[:cut], *more])),
-            escape(layout.holder),
+            escape(layout.model),
             _text(layout.gpus),
             dense,
             expert,
@@ -136,7 +136,7 @@ def _print_end(console: Console, outcome: Outcome, done: str) -> None:
         settings, files = len(outcome.changes), len(outcome.edited)
         console.print(
             f"{_count(settings, 'setting')} in {_count(files, 'file')} {done}; "
-            f"{_count(outcome.proven, 'recipe')} proven to train with the same topology."
+            f"{_count(len(outcome.proven), 'recipe')} proven to train with the same topology."
         )
     elif not outcome.problems:
         console.print(f"Nothing to migrate in {_count(outcome.files, 'file')}.")

@@ -1,0 +1,184 @@
+"""A number of its own for a model that needs another one than its layers give it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gtp_migrate.forms import Target
+from gtp_migrate.plan.changes import Add
+from gtp_migrate.plan.needs import OwnNumber
+from gtp_migrate.plan.stock import Stock, Use
+from gtp_migrate.recipes.interpolation import Computed, Lookup, parse, value_of
+from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, KeyPath
+from gtp_migrate.runs.models import (
+    DEFAULT_TEACHER,
+    GENERATION_CFG,
+    MEGATRON_CFG_OVERRIDES,
+    TEACHER_OVERRIDES,
+    Kind,
+    Model,
+)
+from gtp_migrate.runs.runs import Resolved
+from gtp_migrate.runs.topology import TopologyError, old_size, parallel_size, shard_count, side
+from gtp_migrate.shards import AXES, shards_from_size
+
+
+class _CannotError(Exception):
+    pass
+
+
+def own_number(stock: Stock, need: OwnNumber) -> Add | None:
+    """The entry to add to the recipe's own file; None where nothing in it can say it."""
+    if not stock.tree.files[need.recipe].given or need.recipe not in stock.recipes:
+        return None
+    run = stock.runs.run(need.recipe)
+    numbers: set[int] = set()
+    for world in run.worlds:
+        model = stock.runs.resolved(need.recipe, world).model(need.model)
+        if model is None:
+            return None
+        try:
+            number = Use(need.recipe, world, model, side(model.cfg, need.axis), None).shards()
+        except TopologyError:
+            return None
+        if number is None:
+            return None
+        numbers.add(number)
+    if len(numbers) != 1:
+        return None
+    resolved = stock.runs.resolved(need.recipe, run.worlds[0])
+    model = resolved.model(need.model)
+    assert model is not None
+    try:
+        return _Adder(stock, need, resolved, model, numbers.pop()).add()
+    except _CannotError:
+        return None
+
+
+class _Adder:
+    def __init__(self, stock: Stock, need: OwnNumber, resolved: Resolved, model: Model, number: int) -> None:
+        self.stock = stock
+        self.key = need.axis.num_weight_shards
+        self.after = need.axis.parallel_size
+        self.layer = stock.tree.layers[need.recipe]
+        self.lookup = resolved.resolution.lookup
+        self.tree = resolved.tree
+        self.model = model
+        self.number = str(number)
+        self.is_typed = stock.target is Target.MEGATRON_CFG
+
+    def add(self) -> Add:
+        if self.model.kind is Kind.MAPPING:
+            return self._to_mapping()
+        if self.model.kind is Kind.TEACHER:
+            return self._to_teacher()
+        if self.model.kind is Kind.GENERATION:
+            return self._to_generation()
+        raise _CannotError
+
+    def _to_mapping(self) -> Add:
+        path = self._real(self.model.path)
+        if self.is_typed:
+            return self._count(path)
+        overrides = (*path, MODEL_OVERRIDES)
+        if MODEL_OVERRIDES in self.layer.merged_keys.get(path, ()) or self._is_shared(overrides):
+            # An own `model_overrides` hides the one that is merged in: it needs all that is in that.
+            return Add(path, MODEL_OVERRIDES, self._whole(), self.after)
+        return self._count(self._real(overrides))
+
+    def _to_teacher(self) -> Add:
+        entry = (*TEACHER_OVERRIDES, self.model.alias)
+        place = entry if isinstance(self._at(entry), dict) else DEFAULT_TEACHER
+        teacher = self._at(place)
+        if teacher is not None and not isinstance(teacher, dict):
+            raise _CannotError
+        teacher = teacher or {}
+        more = teacher.get(MEGATRON_CFG_OVERRIDES)
+        more = more if isinstance(more, dict) else {}
+        if self.is_typed:
+            return self._count((*place, MEGATRON_CFG_OVERRIDES))
+        if isinstance(more.get(MODEL_OVERRIDES), dict):
+            return self._count((*place, MEGATRON_CFG_OVERRIDES, MODEL_OVERRIDES))
+        if isinstance(teacher.get(MODEL_OVERRIDES), dict):
+            return self._count((*place, MODEL_OVERRIDES))
+        return Add((*self._real(place), MEGATRON_CFG_OVERRIDES), MODEL_OVERRIDES, self._whole())
+
+    def _to_generation(self) -> Add:
+        own = self._at(GENERATION_CFG)
+        own = own if isinstance(own, dict) else {}
+        if self.is_typed:
+            return self._count(GENERATION_CFG)
+        if isinstance(own.get(MODEL_OVERRIDES), dict):
+            return self._count((*GENERATION_CFG, MODEL_OVERRIDES))
+        return Add(self._real(GENERATION_CFG), MODEL_OVERRIDES, self._whole(), self.after)
+
+    def _count(self, path: KeyPath) -> Add:
+        if any(setting.path == (*path, self.key) for setting in self.layer.settings):
+            raise _CannotError
+        return Add(self._real(path), self.key, self.number, self.after)
+
+    def _at(self, path: KeyPath) -> Any:
+        node: Any = self.tree
+        for key in path:
+            if not isinstance(node, dict):
+                return None
+            node = node.get(key)
+        return node
+
+    def _real(self, path: KeyPath) -> KeyPath:
+        """The path, if nothing on it is an interpolation."""
+        for length in range(1, len(path) + 1):
+            real, found = self.lookup.find(path[:length])
+            if real != path[:length]:
+                raise _CannotError
+            if not isinstance(found, dict):
+                break
+        return path
+
+    def _is_shared(self, path: KeyPath) -> bool:
+        """Whether this file writes the mapping at `path` as an alias: its settings stand elsewhere in it."""
+        data: Any = self.layer.data
+        for key in path:
+            if not isinstance(data, dict):
+                return False
+            data = data.get(key)
+        if not isinstance(data, dict):
+            return False
+        entries = [entry for entry in self.layer.settings if any(data.get(name) is entry for name in SETTINGS)]
+        return any(entry.path[:-1] != path for entry in entries)
+
+    def _whole(self) -> dict[str, Any]:
+        """A `model_overrides` with all that the model gets today, counts in place of sizes."""
+        overrides = self.model.cfg.get(MODEL_OVERRIDES)
+        if not isinstance(overrides, dict):
+            raise _CannotError
+        whole = {str(key): _repeatable(value) for key, value in overrides.items() if key not in SETTINGS}
+        for axis in AXES:
+            of = side(self.model.cfg, axis)
+            try:
+                count = shard_count(of, self.stock.target, before=True)
+                size = old_size(of)
+                if count is None and size is not None:
+                    count = shards_from_size(size, parallel_size(self.model.cfg, axis))
+            except TopologyError:
+                raise _CannotError from None
+            if count is not None:
+                whole[axis.num_weight_shards] = count
+        return whole
+
+
+def _repeatable(value: Any) -> Any:
+    """A value as it can be written in another place."""
+    if isinstance(value, dict):
+        return {key: _repeatable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_repeatable(inner) for inner in value]
+    if isinstance(value, Computed):
+        parsed = parse(value.leaf.value)
+        if parsed.is_dynamic or any(reference.dots for reference in parsed.references):
+            raise _CannotError
+        return value.leaf.value
+    return value_of(value)
+
+
+__all__ = ["Lookup", "own_number"]

@@ -1,0 +1,331 @@
+"""The proof: the run starts as before, and every model that it builds has the same (TP, ETP, GTP, expert GTP).
+
+It looks at the edited texts, before anything is written, and knows nothing of how the edit was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gtp_migrate.forms import Target
+from gtp_migrate.plan.stock import is_pinned
+from gtp_migrate.problems import Place, RecipeError
+from gtp_migrate.recipes.interpolation import Resolution, Unresolved, entry_of, value_of
+from gtp_migrate.recipes.keys import MODEL_OVERRIDES, NEW_KEYS, OLD_KEY_TEXT, SETTINGS, TP, KeyPath, dotted
+from gtp_migrate.recipes.layer import Layer, Leaf, raw, same
+from gtp_migrate.runs.models import GENERATION_CFG, MEGATRON_CFG_OVERRIDES, TEACHERS, Model
+from gtp_migrate.runs.runs import Resolved, Runs, World
+from gtp_migrate.runs.topology import ABSENT, Topology, TopologyError, side, topology
+from gtp_migrate.shards import AXES, Axis
+
+#: Mappings that are models' in all but name: what a model gets of them is compared model by model.
+_MODELS_OWN = (TEACHERS, GENERATION_CFG)
+_HUSKS = frozenset({MODEL_OVERRIDES, MEGATRON_CFG_OVERRIDES})
+_NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A recipe that would not run as before, or of which that is not known."""
+
+    recipe: str
+    place: Place
+    what: str
+    #: The way out, where there is another than doing it by hand.
+    todo: str = ""
+    #: The model and the axis that it is about, where it is about one.
+    model: str | None = None
+    axis: Axis | None = None
+    #: The entry of the edited text that fails, by file and by its path in it.
+    entry: Leaf | None = None
+    #: Whether something refers to a mapping that is gone.
+    is_dangling: bool = False
+    #: Whether it was so before: nothing was compared.
+    is_unknown: bool = False
+
+
+def same_elsewhere(before: Layer, after: Layer) -> bool:
+    """Whether a file says the same as before in all but the settings."""
+    if before.defaults != after.defaults:
+        return False
+    pairs = [(before.data, after.data)]
+    if before.other_reading is not None or after.other_reading is not None:
+        pairs.append((before.other_reading or before.data, after.other_reading or after.data))
+    return all(_is_setting(path, a, b) for one, other in pairs for path, a, b in differences(one, other))
+
+
+class Proof:
+    """Compares runs before and after, each state of each run once."""
+
+    def __init__(self, before: Runs, target: Target, *, pins_copies: bool) -> None:
+        """
+        Args:
+            before: the runs of the tree as it is.
+            target: the form that this NeMo-RL takes.
+            pins_copies: whether the runs themselves keep the weights of copied models whole.
+        """
+        self.before = before
+        self.target = target
+        self.pins_copies = pins_copies
+        self._known: dict[tuple[str, tuple[int, ...]], tuple[Failure, ...]] = {}
+
+    def failures(self, recipe: str, after: Runs) -> tuple[Failure, ...]:
+        """What would be otherwise in a recipe's run.
+
+        Args:
+            recipe: one that can be loaded.
+            after: the runs of the tree as it would be.
+        """
+        state = after.tree.state(recipe)
+        if not state:
+            # Nothing of it is touched. An old key that is left in it is said where it stands.
+            return ()
+        if (recipe, state) not in self._known:
+            try:
+                comparison = _Comparison(recipe, self.before, after, self.target, self.pins_copies)
+                found = tuple(comparison.failures())
+            except RecipeError as error:
+                found = (Failure(recipe, error.problem.place, error.problem.what, error.problem.todo),)
+            self._known[recipe, state] = found
+        return self._known[recipe, state]
+
+
+class _Comparison:
+    def __init__(self, recipe: str, before: Runs, after: Runs, target: Target, pins_copies: bool) -> None:
+        self.recipe = recipe
+        self.before = before
+        self.after = after
+        self.target = target
+        self.pins_copies = pins_copies
+        self.place = Place(before.tree.shown(recipe))
+
+    def failures(self) -> Iterator[Failure]:
+        compared: set[bool] = set()
+        said: set[tuple[str | None, Axis | None]] = set()
+        for world in self.before.run(self.recipe).worlds:
+            old, new = self.before.resolved(self.recipe, world), self.after.resolved(self.recipe, world)
+            if world.other_reading not in compared:
+                compared.add(world.other_reading)
+                yield from self._compare_recipes(old, new)
+            for failure in self._compare_models(old, new, world):
+                if (failure.model, failure.axis) not in said:
+                    said.add((failure.model, failure.axis))
+                    yield failure
+
+    def _failure(self, what: str, **more: Any) -> Failure:
+        return Failure(self.recipe, more.pop("place", self.place), what, **more)
+
+    # -- models ----------------------------------------------------------------------------------------
+
+    def _compare_models(self, old: Resolved, new: Resolved, world: World) -> Iterator[Failure]:
+        names = [model.name for model in old.models]
+        if names != [model.name for model in new.models]:
+            yield self._failure("would build other models")
+            return
+        for one, other in zip(old.models, new.models, strict=True):
+            if not is_pinned(one, self.pins_copies):
+                yield from self._compare_model(one, other, world)
+
+    def _compare_model(self, old: Model, new: Model, world: World) -> Iterator[Failure]:
+        sides = [(side(old.cfg, axis), side(new.cfg, axis)) for axis in AXES]
+        if all(one.is_silent and other.is_silent for one, other in sides):
+            return
+        waits = False
+        for _, other in sides:
+            if other.size is ABSENT:
+                continue
+            entry = entry_of(other.size)
+            if entry is not None and not self._is_ours(entry):
+                waits = True
+            else:
+                what = f"{new.name} would still have {other.axis.gtp_size}"
+                yield self._failure(what, model=new.name, axis=other.axis, entry=entry)
+        if not _same_but_settings(_without(old.cfg), _without(new.cfg)):
+            yield self._failure(f"{new.name} would differ in more than its shards", model=new.name)
+        # A recipe that still gets an old key from a file that is not ours waits for that file, and must mean
+        # until then what it means now.
+        yield from self._difference(old, new, world, waits=waits)
+
+    def _is_ours(self, entry: Leaf) -> bool:
+        return any(
+            file.given and file.found.real == entry.source.real
+            for file in (self.before.tree.files[layer] for layer in self.before.tree.orders[self.recipe])
+        )
+
+    def _difference(self, old: Model, new: Model, world: World, *, waits: bool) -> Iterator[Failure]:
+        try:
+            was = topology(old.cfg, self.target, before=True)
+        except TopologyError as error:
+            what = f"{old.name} cannot be proven: {error}"
+            yield self._failure(what, model=old.name, axis=error.axis, is_unknown=True)
+            return
+        where = f" (with {_supplied(world)}, say)" if world.supplied and not self._is_assumed() else ""
+        try:
+            would_be = topology(new.cfg, self.target, before=waits)
+        except TopologyError as error:
+            entry = self._entry_of_count(new, error.axis)
+            what = f"{old.name}{where} would change from {was} to a run that cannot start: {error}"
+            yield self._failure(what, model=old.name, axis=error.axis, entry=entry)
+            return
+        if was != would_be:
+            axis = _axis_of(was, would_be)
+            what = f"{old.name}{where} would change from {was} to {would_be}"
+            yield self._failure(what, model=old.name, axis=axis, entry=self._entry_of_count(new, axis))
+
+    def _is_assumed(self) -> bool:
+        return len({world.supplied for world in self.before.run(self.recipe).worlds}) == 1
+
+    def _entry_of_count(self, model: Model, axis: Axis | None) -> Leaf | None:
+        if axis is None:
+            return None
+        of = side(model.cfg, axis)
+        return entry_of(of.typed) if self.target is Target.MEGATRON_CFG else entry_of(of.override)
+
+    # -- the recipe as a whole -------------------------------------------------------------------------
+
+    def _compare_recipes(self, old: Resolved, new: Resolved) -> Iterator[Failure]:
+        """The merged recipe differs in nothing but the settings, and what resolved before resolves after."""
+        changed: list[KeyPath] = []
+        for path, one, other in differences(old.resolution.root, new.resolution.root):
+            changed.append(path)
+            if not _is_setting(path, one, other):
+                yield self._failure(f"{dotted(path)} would change, which is no setting")
+        for path, leaf in new.resolution.holes.below(new.resolution.root):
+            if self._is_touched(new.resolution, path, changed):
+                yield from self._compare_values(path, leaf, old.resolution, new.resolution)
+
+    @staticmethod
+    def _is_touched(resolution: Resolution, path: KeyPath, changed: list[KeyPath]) -> bool:
+        if path in changed:
+            return True
+        return any(
+            target[: len(each)] == each or each[: len(target)] == target
+            for target in resolution.reach(path)
+            for each in changed
+        )
+
+    def _compare_values(self, path: KeyPath, leaf: Leaf, old: Resolution, new: Resolution) -> Iterator[Failure]:
+        known = dict(old.holes.below(old.root))
+        before = old.evaluate(path, known[path]) if path in known else _NOTHING
+        if isinstance(before, Unresolved):
+            return
+        after = new.evaluate(path, leaf)
+        is_new = before is _NOTHING or path[-1] in NEW_KEYS
+        if isinstance(after, Unresolved):
+            if is_new and path[-1] in NEW_KEYS:
+                parent = _at(new.root, path[:-2])
+                if isinstance(parent, dict) and raw(parent.get("enabled")) is False and TP not in parent:
+                    what = (
+                        f"{dotted(path[:-2])} has no TP and Megatron switched off: what refers to TP would not load "
+                        "(give --tp N)"
+                    )
+                    yield self._failure(what, entry=leaf)
+                    return
+                what = f"{dotted(path)} would not resolve: {after.why}"
+                yield self._failure(what, entry=leaf)
+                return
+            if OLD_KEY_TEXT in leaf.value:
+                what = f"{dotted(path)} refers to an old key ({leaf.value})"
+                todo = "give it the value itself and run again"
+                yield self._failure(what, place=leaf.place, todo=todo, is_dangling=True)
+                return
+            what = f"{dotted(path)} ({leaf.value}) would no longer resolve: {after.why}"
+            yield self._failure(what, place=leaf.place, is_dangling=True)
+        elif not is_new and not _same_but_settings(before, after):
+            what = f"{dotted(path)} refers to an old key ({leaf.value})"
+            yield self._failure(what, place=leaf.place, todo="give it the value itself and run again", is_dangling=True)
+
+
+def _supplied(world: World) -> str:
+    names = {TP: "TP", "expert_tensor_parallel_size": "ETP", "expert_model_parallel_size": "EP"}
+    return ", ".join(dict.fromkeys(f"{names[str(path[-1])]} {value}" for path, value in world.supplied))
+
+
+def _axis_of(old: Topology, new: Topology) -> Axis:
+    return AXES[0] if old.gtp != new.gtp else AXES[1]
+
+
+def _at(node: Any, path: KeyPath) -> Any:
+    for key in path:
+        if isinstance(node, dict):
+            node = node.get(key)
+        elif isinstance(node, list) and isinstance(key, int) and key < len(node):
+            node = node[key]
+        else:
+            return None
+    return node
+
+
+def _without(cfg: dict[Any, Any]) -> dict[Any, Any]:
+    """A `megatron_cfg` without the `model_overrides` that nothing is in."""
+    overrides = cfg.get(MODEL_OVERRIDES)
+    if isinstance(overrides, dict) and not overrides.keys() - SETTINGS:
+        return {key: value for key, value in cfg.items() if key != MODEL_OVERRIDES}
+    if value_of(overrides) is None:
+        return {key: value for key, value in cfg.items() if key != MODEL_OVERRIDES}
+    return cfg
+
+
+def _same_but_settings(one: Any, other: Any) -> bool:
+    """Whether two resolved values are the same in all but the settings."""
+    if one is other:
+        return True
+    one, other = value_of(one), value_of(other)
+    if isinstance(one, Unresolved) and isinstance(other, Unresolved):
+        return True
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = {key for key in (*one, *other) if key not in SETTINGS}
+        return all(
+            _same_but_settings(one.get(key, {} if key in _HUSKS else _NOTHING), other.get(key, {} if key in _HUSKS else _NOTHING))
+            for key in keys
+        )
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(_same_but_settings(a, b) for a, b in zip(one, other, strict=True))
+    return same(one, other)
+
+
+def differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any, Any]]:
+    """Where two pieces of data differ, interpolations as texts: the path, and what stands there in each.
+
+    A mapping that is gone or new counts as an empty one, so that each entry of it is named.
+    """
+    if one is other:
+        return
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in {**one, **other}:
+            here = (*path, key)
+            a, b = one.get(key, _NOTHING), other.get(key, _NOTHING)
+            if a is _NOTHING or b is _NOTHING:
+                yield here, a, b
+                present = b if a is _NOTHING else a
+                if isinstance(present, dict) and present:
+                    yield from differences(*(({}, present) if a is _NOTHING else (present, {})), here)
+            else:
+                yield from differences(a, b, here)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from differences(a, b, (*path, index))
+    elif not same(one, other):
+        yield path, one, other
+
+
+def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
+    """Whether a difference is one of settings: an old or new key, a mapping that holds nothing else, or the overrides
+    of a model made in Python, which are compared model by model."""
+    if path[-1] in SETTINGS:
+        return True
+    if any(path[: len(own)] == own for own in _MODELS_OWN) and not _HUSKS.isdisjoint(path):
+        return True
+    if one is not _NOTHING and other is not _NOTHING:
+        return False
+    return _is_all_settings(path[-1], other if one is _NOTHING else one)
+
+
+def _is_all_settings(key: Any, value: Any) -> bool:
+    if key in SETTINGS:
+        return True
+    if not isinstance(value, dict) or (not value and key not in _HUSKS):
+        return False
+    return key == MEGATRON_CFG_OVERRIDES or all(_is_all_settings(name, inner) for name, inner in value.items())

@@ -1,0 +1,202 @@
+"""A resolved recipe → the models that its run builds, each with the `megatron_cfg` that it really gets.
+
+NeMo-RL builds most models from a mapping named `megatron_cfg`, and some in Python from `policy.megatron_cfg`: the teachers
+of on-policy distillation, and the model that generates with the Megatron backend.
+
+Source, all in NeMo-RL: `models/policy/teacher_worker_group.py` and `algorithms/opd.py` (teachers);
+`models/generation/megatron/config.py` and `build_inference_model` in `models/megatron/setup.py` (generation);
+`algorithms/grpo.py`, `algorithms/distillation.py` (who builds them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from gtp_migrate.recipes.interpolation import value_of
+from gtp_migrate.recipes.keys import CP, EP, ETP, MEGATRON_CFG, PP, TP, KeyPath, dotted
+
+POLICY_CFG: KeyPath = ("policy", MEGATRON_CFG)
+GENERATION_CFG: KeyPath = ("policy", "generation", "mcore_generation_config")
+TEACHERS: KeyPath = ("on_policy_distillation", "non_colocated_teachers")
+DEFAULT_TEACHER: KeyPath = (*TEACHERS, "default_teacher_cfg")
+TEACHER_OVERRIDES: KeyPath = (*TEACHERS, "teacher_overrides")
+MEGATRON_CFG_OVERRIDES = "megatron_cfg_overrides"
+
+#: The top-level section that names the algorithm, and so the launchers that can run a recipe.
+ALGORITHMS = ("grpo", "ppo", "sft", "distillation", "dpo", "rm", "eval")
+#: Those that generate with the Megatron backend: in a model of its own, in a copy of the training one.
+_GENERATE_APART = frozenset({"grpo"})
+_GENERATE_COLOCATED = frozenset({"grpo", "distillation"})
+_TEACH = frozenset({"grpo"})
+
+#: What NeMo-RL knows of a teacher; whatever else stands there goes into its `megatron_cfg` as it is.
+_TEACHER_SIZES = {TP: 1, PP: 1, CP: 1, EP: 1}
+_TEACHER_KEYS: dict[str, Any] = {
+    **_TEACHER_SIZES,
+    "num_nodes": 1,
+    "gpus_per_node": 8,
+    "precision": "bf16",
+    "micro_batch_size": 4,
+    MEGATRON_CFG_OVERRIDES: {},
+}
+#: More models than any run has: reached only by aliases that multiply.
+_MOST_MODELS = 10_000
+
+
+class TooManyModelsError(Exception):
+    """Aliases multiply mappings named `megatron_cfg` beyond all measure."""
+
+
+class Kind(Enum):
+    """How a model comes about."""
+
+    #: From a mapping named `megatron_cfg`.
+    MAPPING = "mapping"
+    #: From `policy.megatron_cfg` and what is said of a teacher.
+    TEACHER = "teacher"
+    #: From `policy.megatron_cfg` and `mcore_generation_config`.
+    GENERATION = "generation"
+    #: A deep copy of the policy's finished model config with other parallel sizes: its counts ride along.
+    COPY = "copy"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of a run."""
+
+    #: For people: the path of its mapping, `teacher math`, `generation`.
+    name: str
+    kind: Kind
+    #: The mapping in the recipe that it is built from: a `megatron_cfg`.
+    path: KeyPath
+    #: The `megatron_cfg` that it gets; its values are those of a resolved recipe.
+    cfg: dict[Any, Any]
+    #: Whether it is built at all: false where Megatron is switched off.
+    is_on: bool = True
+    #: Of a teacher: its alias.
+    alias: str = ""
+
+
+def algorithms(recipe: dict[Any, Any]) -> frozenset[str]:
+    """The algorithms that a recipe has a section of."""
+    return frozenset(name for name in ALGORITHMS if name in recipe)
+
+
+def models(recipe: dict[Any, Any], *, as_launched: bool) -> list[Model]:
+    """All models of a run, in the order of the recipe, those made in Python last.
+
+    Args:
+        recipe: resolved.
+        as_launched: a launcher fills in the defaults of every teacher before it merges them, so that an alias with an
+            entry of its own gets none of the default teacher's sizes; the functions that make teachers, called with the
+            recipe's own mappings, do not.
+
+    Raises:
+        TooManyModelsError: no run has so many.
+    """
+    found = [
+        Model(dotted(path), Kind.MAPPING, path, cfg, value_of(cfg.get("enabled")) is not False)
+        for path, cfg in mappings(recipe)
+    ]
+    policy = _mapping(recipe, POLICY_CFG)
+    if policy is not None:
+        which = algorithms(recipe)
+        if not which or which & _TEACH:
+            found += _teachers(recipe, policy, as_launched)
+        found += _generation(recipe, policy, which)
+    return found
+
+
+def mappings(recipe: dict[Any, Any]) -> list[tuple[KeyPath, dict[Any, Any]]]:
+    """Every mapping named `megatron_cfg`, by its path.
+
+    Raises:
+        TooManyModelsError: no recipe has so many.
+    """
+    known: dict[int, list[tuple[KeyPath, dict[Any, Any]]]] = {}
+
+    def below(node: Any) -> list[tuple[KeyPath, dict[Any, Any]]]:
+        if id(node) in known:
+            return known[id(node)]
+        found: list[tuple[KeyPath, dict[Any, Any]]] = []
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            if isinstance(value, (dict, list)):
+                if key == MEGATRON_CFG and isinstance(value, dict):
+                    found.append(((key,), value))
+                found += [((key, *path), cfg) for path, cfg in below(value)]
+                if len(found) > _MOST_MODELS:
+                    raise TooManyModelsError
+        known[id(node)] = found
+        return found
+
+    return below(recipe)
+
+
+def _mapping(recipe: dict[Any, Any], path: KeyPath) -> dict[Any, Any] | None:
+    node: Any = recipe
+    for key in path:
+        if not isinstance(node, dict):
+            return None
+        node = node.get(key)
+    return node if isinstance(node, dict) else None
+
+
+def _teachers(recipe: dict[Any, Any], policy: dict[Any, Any], as_launched: bool) -> Iterator[Model]:
+    section = _mapping(recipe, TEACHERS[:1]) or {}
+    teachers = _mapping(recipe, TEACHERS) or {}
+    if value_of(section.get("enabled")) is not True or value_of(teachers.get("enabled")) is not True:
+        return
+    default = teachers.get("default_teacher_cfg")
+    default = default if isinstance(default, dict) else {}
+    overrides = teachers.get("teacher_overrides")
+    overrides = overrides if isinstance(overrides, dict) else {}
+    aliases = section.get("teacher_model_by_agent_name")
+    seen: set[Any] = set()
+    for alias, checkpoint in aliases.items() if isinstance(aliases, dict) else ():
+        checkpoint = str(value_of(checkpoint))
+        if checkpoint in seen and value_of(section.get("deduplicate_shared_teacher_checkpoints")) is not False:
+            continue
+        seen.add(checkpoint)
+        own = overrides.get(alias)
+        if not isinstance(own, dict):
+            merged = _filled_in(default) if as_launched else default
+        elif as_launched:
+            merged = {**_filled_in(default), **_filled_in(own)}
+        else:
+            merged = {**default, **own}
+        cfg = {**policy, "enabled": True}
+        cfg.update({key: merged.get(key, size) for key, size in _TEACHER_SIZES.items()})
+        cfg.update({key: value for key, value in merged.items() if key not in _TEACHER_KEYS})
+        more = merged.get(MEGATRON_CFG_OVERRIDES)
+        cfg.update(more if isinstance(more, dict) else {})
+        yield Model(f"teacher {alias}", Kind.TEACHER, POLICY_CFG, cfg, alias=str(alias))
+
+
+def _filled_in(teacher: dict[Any, Any]) -> dict[Any, Any]:
+    """What a launcher makes of a teacher's mapping: every known key, and no other that is null."""
+    more = {key: value for key, value in teacher.items() if key not in _TEACHER_KEYS and value_of(value) is not None}
+    return {**{key: teacher.get(key, default) for key, default in _TEACHER_KEYS.items()}, **more}
+
+
+def _generation(recipe: dict[Any, Any], policy: dict[Any, Any], which: frozenset[str]) -> Iterator[Model]:
+    generation = _mapping(recipe, ("policy", "generation")) or {}
+    if value_of(generation.get("backend")) != "megatron":
+        return
+    own = generation.get("mcore_generation_config")
+    merged = {**policy, **(own if isinstance(own, dict) else {})}
+    colocated = generation.get("colocated")
+    if not isinstance(colocated, dict) or value_of(colocated.get("enabled")) is not True:
+        if not which or which & _GENERATE_APART:
+            yield Model("generation", Kind.GENERATION, POLICY_CFG, merged)
+        return
+    if which and not which & _GENERATE_COLOCATED:
+        return
+    merged[CP] = 1
+    sizes = (TP, PP, EP, ETP, CP)
+    differ = any(value_of(merged.get(key, 1)) != value_of(policy.get(key, 1)) for key in (*sizes, "transformer_impl"))
+    if differ:
+        cfg = {**policy, **{key: merged[key] for key in sizes if key in merged}}
+        yield Model("generation", Kind.COPY, POLICY_CFG, cfg)

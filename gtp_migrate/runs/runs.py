@@ -1,0 +1,274 @@
+"""The runs of a tree: for each recipe its launcher's resolvers, and its models in every world that has to hold.
+
+What a recipe leaves open (a TP that comes with the command line or the environment, a list of merges that two versions of
+PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for a model is what
+holds in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gtp_migrate.problems import Place, Problem, RecipeError
+from gtp_migrate.recipes.interpolation import (
+    OLDEST_RESOLVERS,
+    RESOLVERS,
+    Computed,
+    Holes,
+    Resolution,
+    Unresolved,
+    entry_of,
+    parse,
+    value_of,
+)
+from gtp_migrate.recipes.keys import EP, ETP, MISSING, TP, KeyPath
+from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.runs.models import Kind, Model, TooManyModelsError, algorithms, models
+from gtp_migrate.runs.nemo_rl import Launchers
+
+#: Values nobody sets by accident in two places, and that differ from world to world: what holds for both holds for all.
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71)
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """Parallel sizes to take where no file of a recipe says (`--tp`, `--etp`, `--ep`)."""
+
+    tp: int | None = None
+    etp: int | None = None
+    ep: int | None = None
+
+    def of(self, key: str) -> int | None:
+        """The one of a field."""
+        return {TP: self.tp, ETP: self.etp, EP: self.ep}[key]
+
+
+@dataclass(frozen=True)
+class World:
+    """One way in which all that a recipe leaves open may turn out."""
+
+    #: Lists of merges as PyYAML 6.0.4 reads them.
+    other_reading: bool = False
+    #: Teachers as a launcher makes them (:func:`gtp_migrate.runs.models.models`).
+    as_launched: bool = True
+    #: Parallel sizes that come from elsewhere, by their paths.
+    supplied: tuple[tuple[KeyPath, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recipe as a launcher starts it."""
+
+    recipe: str
+    #: The names that its launcher registers; what the recipe itself uses is among them.
+    resolvers: frozenset[str]
+    #: Whether its launcher is known to register those.
+    has_resolvers: bool
+    worlds: tuple[World, ...]
+    #: Keys whose value the environment, the command line or an unknown resolver has a say in, by the mapping's path.
+    open_keys: dict[KeyPath, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run in one world."""
+
+    resolution: Resolution
+    tree: dict[Any, Any]
+    models: tuple[Model, ...]
+
+    def model(self, name: str) -> Model | None:
+        """The model of this name."""
+        return next((model for model in self.models if model.name == name), None)
+
+
+class Runs:
+    """All runs of a tree, worked out when asked for."""
+
+    def __init__(self, tree: Tree, assumed: Assumed, launchers: Launchers, holes: Holes | None = None) -> None:
+        """
+        Args:
+            tree: the recipes.
+            assumed: what to take where no file says.
+            launchers: which of them register which resolvers.
+            holes: knows the interpolations of data that several trees share.
+        """
+        self.tree = tree
+        self.assumed = assumed
+        self.launchers = launchers
+        self.holes = holes or Holes()
+        self._runs: dict[str, Run] = {}
+        self._resolved: dict[tuple[str, World, tuple[int, ...]], Resolved] = {}
+        self._with_section: set[str] | None = None
+
+    def on(self, tree: Tree) -> Runs:
+        """The same runs on another state of the same tree: its worlds stay those of before."""
+        other = Runs(tree, self.assumed, self.launchers, self.holes)
+        other._runs, other._resolved = self._runs, self._resolved
+        return other
+
+    def run(self, recipe: str) -> Run:
+        """
+        Raises:
+            RecipeError: NeMo-RL could not load the recipe.
+        """
+        if recipe not in self._runs:
+            self._runs[recipe] = self._work_out(recipe)
+        return self._runs[recipe]
+
+    def resolved(self, recipe: str, world: World) -> Resolved:
+        """
+        Raises:
+            RecipeError: NeMo-RL could not load the recipe.
+        """
+        known = (recipe, world, self.tree.state(recipe))
+        if known not in self._resolved:
+            self._resolved[known] = self._resolve(recipe, world, self.run(recipe).resolvers)
+        return self._resolved[known]
+
+    def _resolve(self, recipe: str, world: World, resolvers: frozenset[str]) -> Resolved:
+        root = self.tree.merged(recipe, world.other_reading)
+        for path, value in world.supplied:
+            root = _with(root, path, value)
+        resolution = Resolution(root, resolvers, self.holes)
+        tree = resolution.tree()
+        try:
+            found = models(tree, as_launched=world.as_launched)
+        except TooManyModelsError:
+            what = "has aliases that make more than 10,000 mappings named megatron_cfg"
+            problem = Problem(Place(self.tree.shown(recipe)), what, "write the values out and run again")
+            raise RecipeError(problem) from None
+        return Resolved(resolution, tree, tuple(found))
+
+    # -- launchers -------------------------------------------------------------------------------------
+
+    def _work_out(self, recipe: str) -> Run:
+        resolvers, is_known = self._resolvers(recipe)
+        plain = World()
+        first = self._resolve(recipe, plain, resolvers)
+        open_keys = {
+            model.path: keys
+            for model in first.models
+            if model.kind is Kind.MAPPING and (keys := dict(self._open_keys(first, model)))
+        }
+        supplies = list(self._supplies(first, open_keys))
+        readings = (False, True) if self.tree.is_ambiguous(recipe) else (False,)
+        makings = (True, False) if any(model.kind is Kind.TEACHER for model in first.models) else (True,)
+        worlds = tuple(
+            World(reading, making, supplied) for supplied in supplies for making in makings for reading in readings
+        )
+        run = Run(recipe, resolvers, is_known, worlds, open_keys)
+        if worlds[0] == plain:
+            self._resolved[recipe, plain, self.tree.state(recipe)] = first
+        return run
+
+    def _resolvers(self, recipe: str) -> tuple[frozenset[str], bool]:
+        """What the launcher of a recipe registers, and whether that is known.
+
+        A file without a section of any algorithm is started by no launcher of NeMo-RL: what inherits from it decides.
+        """
+        merged = self.tree.merged(recipe)
+        used = {name for _, leaf in self.holes.below(merged) for name in parse(leaf.value).resolvers}
+        if used & RESOLVERS.keys():
+            return self.launchers.resolvers | (used & RESOLVERS.keys() & self.launchers.resolvers), True
+        which = algorithms(merged)
+        if which:
+            if all(self.launchers.registers(algorithm) for algorithm in which):
+                return self.launchers.resolvers, True
+            return frozenset(), False
+        if recipe in self._ingredients():
+            return self.launchers.resolvers, True
+        return frozenset(), False
+
+    def _ingredients(self) -> set[str]:
+        """Recipes that another one with a section of an algorithm inherits from."""
+        if self._with_section is None:
+            self._with_section = set()
+            for heir in self.tree.recipes:
+                order = self.tree.orders.get(heir, ())
+                if any(algorithms(self.tree.layers[layer].data) for layer in order):
+                    self._with_section.update(order[:-1])
+        return self._with_section
+
+    # -- what is open ----------------------------------------------------------------------------------
+
+    def _open_keys(self, resolved: Resolved, model: Model) -> Iterator[tuple[str, str]]:
+        """Keys of a `megatron_cfg` whose value may be another one in the run, and why."""
+        for key in (TP, ETP, EP):
+            value = model.cfg.get(key)
+            if isinstance(value, Computed):
+                if value.leaf.value.startswith("${oc.env:"):
+                    continue  # a text, whatever it says
+                if isinstance(value.value, Unresolved) or depends_on_surroundings(resolved.resolution, value):
+                    yield key, "environment"
+            elif value_of(value) == MISSING:
+                yield key, "missing"
+            elif value is None and key == TP and key not in model.cfg:
+                yield key, "absent"
+
+    def _supplies(self, first: Resolved, open_keys: dict[KeyPath, dict[str, str]]) -> Iterator[tuple[tuple[KeyPath, int], ...]]:
+        """What may be supplied for all that is open: two ways where anything is."""
+        fixed: dict[KeyPath, int] = {}
+        tried: dict[KeyPath, tuple[int | None, int | None]] = {}
+        for model in first.models:
+            if model.kind is not Kind.MAPPING:
+                continue
+            real, _ = first.resolution.lookup.find(model.path)
+            why = open_keys.get(model.path, {})
+            for key in (TP, ETP, EP):
+                assumed = self.assumed.of(key)
+                is_absent = key not in model.cfg or value_of(model.cfg[key]) == MISSING
+                if is_absent and assumed is not None:
+                    fixed[(*real, key)] = assumed
+                elif key in why and model.is_on:
+                    index = 2 * len(tried) % len(_PRIMES)
+                    one, other = _PRIMES[index], _PRIMES[index + 1]
+                    tried[(*real, key)] = (1 if key == EP else one, other)
+            has_tp = (*real, TP) in fixed or (*real, TP) not in tried
+            if model.is_on and not has_tp and ETP not in model.cfg and not self._etp_is_derived(model):
+                # Whoever supplies the TP may supply an ETP as well.
+                tried[(*real, ETP)] = (None, _PRIMES[(2 * len(tried) + 1) % len(_PRIMES)])
+        for index in (0, 1) if tried else (0,):
+            chosen = {path: values[index] for path, values in tried.items()}
+            yield tuple(
+                sorted(
+                    ((path, value) for path, value in {**chosen, **fixed}.items() if value is not None),
+                    key=lambda item: [str(key) for key in item[0]],
+                )
+            )
+
+    def _etp_is_derived(self, model: Model) -> bool:
+        """Whether an absent ETP is 1, whatever is supplied: EP is more than 1."""
+        ep = value_of(model.cfg.get(EP, self.assumed.ep))
+        return self.assumed.etp is not None or (type(ep) is int and ep > 1)
+
+
+def depends_on_surroundings(resolution: Resolution, value: Computed) -> bool:
+    """Whether a value may be another one where it is run: by the environment, by a resolver that is not known here."""
+    leaves = [value.leaf]
+    for target in resolution.reach(value.path):
+        if not target:
+            return True
+        entry = entry_of(resolution.lookup.find(target)[1])
+        if entry is not None and entry.is_interpolation:
+            leaves.append(entry)
+    pure = {*RESOLVERS, "oc.decode"}
+    return any(not parse(leaf.value).resolvers <= pure for leaf in leaves)
+
+
+def _with(root: dict[Any, Any], path: KeyPath, value: int) -> dict[Any, Any]:
+    """The recipe with one value put in."""
+    if not path:
+        return root
+    key, *rest = path
+    copy: Any = dict(root) if isinstance(root, dict) else list(root)
+    if rest:
+        copy[key] = _with(copy[key], tuple(rest), value)
+    else:
+        copy[key] = value
+    return copy  # type: ignore[no-any-return]
+
+
+__all__ = ["OLDEST_RESOLVERS", "Assumed", "Resolved", "Run", "Runs", "World", "depends_on_surroundings"]
