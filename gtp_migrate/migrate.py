@@ -17,7 +17,7 @@ from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.proof import Failure, Proof, same_elsewhere
 from gtp_migrate.recipes.discover import discover, surroundings
 from gtp_migrate.recipes.keys import SETTINGS
-from gtp_migrate.recipes.layer import Leaf, read_layer
+from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.survey import Progress, Survey
 from gtp_migrate.recipes.tree import Tree, read_tree
 from gtp_migrate.runs import nemo_rl
@@ -75,8 +75,10 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
     tree = read_tree(surveyed, around, options.maps)
     if not tree.recipes:
         return outcome
-    roots = nemo_rl.around(recipe for recipe in tree.recipes if tree.files[recipe].given)
-    outcome.choice = _choose(options, tree, roots)
+    # Also what a recipe inherits from may stand in a NeMo-RL, as in a submodule beside the recipes.
+    layers = {layer for recipe in tree.recipes for layer in (recipe, *tree.orders.get(recipe, ()))}
+    roots = nemo_rl.around(layers) or nemo_rl.installed()
+    outcome.choice = nemo_rl.Choice(options.target, "--target") if options.target else nemo_rl.choose(roots)
     pins_copies = options.runtime_shim or outcome.choice.target is Target.MEGATRON_CFG
     runs = Runs(tree, options.assumed, nemo_rl.launchers(roots))
     progress("planning", 0, len(tree.recipes))
@@ -87,14 +89,6 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
     _mention(outcome, tree)
     outcome.problems = sorted(dict.fromkeys(outcome.problems), key=lambda problem: problem.place)
     return outcome
-
-
-def _choose(options: Options, tree: Tree, roots: tuple[str, ...]) -> nemo_rl.Choice:
-    if options.target:
-        return nemo_rl.Choice(options.target, "--target")
-    layers = {layer for recipe in tree.recipes for layer in tree.orders.get(recipe, ())}
-    outside = nemo_rl.around(layer for layer in layers if not tree.files[layer].given) if layers else ()
-    return nemo_rl.choose(roots, outside)
 
 
 # -- plan, edit, prove -----------------------------------------------------------------------------------

@@ -42,8 +42,3 @@ def describe_parallel(model: Model, axis: Axis, stock: Stock, world: World) -> s
     except TopologyError as error:
         return str(error)
     return f"{name} {value} ({model.name})"
-
-
-def places_of(settings: list[Setting]) -> list[str]:
-    """Where settings stand."""
-    return [setting.entry.place.file_and_line for setting in settings]

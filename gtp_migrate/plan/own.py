@@ -8,7 +8,7 @@ from gtp_migrate.forms import Target
 from gtp_migrate.plan.changes import Add
 from gtp_migrate.plan.needs import OwnNumber
 from gtp_migrate.plan.stock import Stock, Use
-from gtp_migrate.recipes.interpolation import Computed, Lookup, parse, value_of
+from gtp_migrate.recipes.interpolation import Computed, parse, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, KeyPath
 from gtp_migrate.runs.models import (
     DEFAULT_TEACHER,
@@ -180,5 +180,3 @@ def _repeatable(value: Any) -> Any:
         return value.leaf.value
     return value_of(value)
 
-
-__all__ = ["Lookup", "own_number"]

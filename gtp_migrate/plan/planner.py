@@ -6,12 +6,12 @@ settings cannot be changed safely.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
 from dataclasses import dataclass
 
 from gtp_migrate.forms import Form, Style, Target
 from gtp_migrate.plan.changes import Add, Change, Drop, Move, Replace, Spot
-from gtp_migrate.plan.describe import describe_parallel, parallel_of, places_of
+from gtp_migrate.plan.describe import describe_parallel, parallel_of
 from gtp_migrate.plan.needs import KeepHusk, Need, NoInterpolation, OwnNumber
 from gtp_migrate.plan.own import own_number
 from gtp_migrate.plan.spelling import (
@@ -74,12 +74,14 @@ class Plan:
 class _Refused(Exception):
     """A setting that needs a person: what is wrong with it, and what to do."""
 
-    def __init__(self, what: str, todo: str, *, blocks: bool = True) -> None:
+    def __init__(self, what: str, todo: str, *, blocks: bool = True, is_whole: bool = False) -> None:
         super().__init__(what)
         self.what = what
         self.todo = todo
         #: Whether the file cannot be changed at all for it.
         self.blocks = blocks
+        #: Whether `what` names the setting itself.
+        self.is_whole = is_whole
 
 
 def plan(stock: Stock, needs: frozenset[Need], style: Style) -> Plan:
@@ -105,6 +107,9 @@ class _Planner:
         self.blocked: set[str] = set()
         self.left: set[tuple[str, int]] = set()
         self.by_key = {setting.entry.key: setting for setting in stock.settings}
+        self.shadowed = {
+            hidden.key: self.by_key[own.key] for layer in self.tree.layers.values() for hidden, own in layer.shadowed
+        }
         self.husks = {need.real for need in needs if isinstance(need, KeepHusk)}
 
     def plan(self) -> Plan:
@@ -215,7 +220,8 @@ class _Planner:
             else:
                 self._replace_size(setting)
         except _Refused as refused:
-            self._refuse(setting, f"{setting.key} {refused.what}", refused.todo, blocks=refused.blocks)
+            what = refused.what if refused.is_whole else f"{setting.key} {refused.what}"
+            self._refuse(setting, what, refused.todo, blocks=refused.blocks)
 
     def _look_at_typed(self, setting: Setting) -> None:
         is_ignored = self.target is Target.MODEL_OVERRIDES and setting.entry.value is not None
@@ -267,17 +273,16 @@ class _Planner:
     def _replace_size(self, setting: Setting) -> None:
         """Form A."""
         value = setting.entry.value
+        if not setting.all_uses:
+            self._replace_unused(setting)
+            return
         if isinstance(value, (dict, list)):
-            if not setting.all_uses:
-                raise self._unused(setting)
             raise _Refused("is not a number", "correct it and run again")
         if isinstance(value, str) and "${" in value:
             if not is_one(value):
                 raise _Refused(f"has a text around its interpolation ({value})", "make it one `${…}`")
         elif value is not None and value != MISSING and (type(value) is not int or value < 1):
             raise _Refused(f"must be a positive integer or null, not {written(value)}", "correct it and run again")
-        if not setting.all_uses:
-            raise self._unused(setting)
         _, override, typed = self._beside(setting)
         kind: type[Replace] | type[Move] = Replace
         present = override
@@ -295,20 +300,34 @@ class _Planner:
             self._change(present, Drop)
         self._change(setting, kind, written(value) if value in (None, MISSING) else self._shards(setting))
 
-    def _unused(self, setting: Setting) -> _Refused:
+    def _replace_unused(self, setting: Setting) -> None:
+        """An old key that counts for no model, but may still reach one: by `<<`, under the mapping's own word."""
+        owner = self.shadowed.get(setting.entry.key)
+        if owner is None or not owner.all_uses or type(setting.entry.value) is not int:
+            refused = self._unused(setting)
+            if refused is None:
+                self.left.add(setting.entry.key)
+                return
+            raise refused
+        if self.target is Target.MEGATRON_CFG:
+            self._change(setting, Drop)
+            return
+        try:
+            sizes = {use.parallel() for use in direct_uses(owner)}
+        except TopologyError:
+            sizes = set()
+        self._change(setting, Replace, str(setting.entry.value * sizes.pop()) if len(sizes) == 1 else "null")
+
+    def _unused(self, setting: Setting) -> _Refused | None:
+        """Why a setting counts for no model; None where that is said of the recipe itself."""
         path = setting.entry.path
-        if (MEGATRON_CFG, MODEL_OVERRIDES) in zip(path, path[1:], strict=False) and path[-3:-1] != (
-            MEGATRON_CFG,
-            MODEL_OVERRIDES,
-        ):
-            return _Refused(
-                f"({dotted(path)}) stands deeper in model_overrides than TP does",
-                "write the number of shards there by hand: size × TP, or size × ETP",
-                blocks=False,
-            )
+        if (MEGATRON_CFG, MODEL_OVERRIDES) in itertools.pairwise(path) and path[-3:-1] != (MEGATRON_CFG, MODEL_OVERRIDES):
+            what = f"{dotted(path)} stands deeper in model_overrides than TP does"
+            todo = "write the number of shards there by hand: size × TP, or size × ETP"
+            return _Refused(what, todo, blocks=False, is_whole=True)
         recipes = [recipe for recipe, order in self.tree.orders.items() if setting.recipe in order]
         if not any(recipe in self.stock.recipes for recipe in recipes):
-            return _Refused("counts in no recipe that could be resolved", "migrate it by hand")
+            return None
         return _Refused(
             f"({dotted(path)}) is what no model gets",
             "remove it; or, if something is meant to get it, write the number of shards there by hand",
@@ -332,6 +351,10 @@ class _Planner:
             interpolation = as_interpolation(setting, size, self.stock)
             is_beside = stands_beside(setting, self.stock)
         except TopologyError as error:
+            off = next((use.model.name for use in uses if not use.model.is_on and TP not in use.model.cfg), None)
+            if off is not None:
+                what = f"is for {off}, which has no TP and Megatron switched off"
+                raise _Refused(what, "give --tp N, or set TP beside it") from None
             raise _Refused(f"cannot be computed: {error}", "correct it and run again") from None
         if None in sizes:
             # Whatever sets it one day would then be taken for a number of shards.
@@ -405,7 +428,10 @@ class _Planner:
         key = setting.axis.parallel_size
         if self.style is not Style.LITERAL and without and interpolation is not None:
             todo = "write the numbers with --style literal"
-            if any(len(self.stock.runs.run(use.recipe).worlds) > 1 for use in direct_uses(setting)):
+            if any(self.tree.is_ambiguous(use.recipe) for use in direct_uses(setting)):
+                without += f", and gets a {name} from `<<: [*A, *B]` that PyYAML 6.0.3 and 6.0.4 read differently"
+                todo = f"set {key} in the mapping itself"
+            elif any(len(self.stock.runs.run(use.recipe).worlds) > 1 for use in direct_uses(setting)):
                 todo = f"set {key} in a file, or give --{name.lower()} N"
             return _Refused(without, todo)
         if self._open_key(setting, "environment"):
@@ -415,6 +441,9 @@ class _Planner:
                 f"gets no {name} from any file, so the number of shards is not known",
                 f"set {key} in a file, or give --{name.lower()} N",
             )
+        if any(self.tree.is_ambiguous(use.recipe) for use in direct_uses(setting)):
+            what = f"has a {name} from `<<: [*A, *B]` that PyYAML 6.0.3 and 6.0.4 read differently"
+            return _Refused(what, f"set {key} in the mapping itself")
         if self.style is Style.INTERPOLATION:
             return _Refused(
                 f"has no key for {name} that every recipe which gets it sets", "write the numbers with --style literal"
@@ -486,11 +515,3 @@ def _differs(planned: Planned, add: Add) -> bool:
 def _frozen(add: Add) -> Change:
     """The same with a value that can be hashed: only to find equal ones."""
     return Add(add.path, add.key, repr(add.value), add.after)
-
-
-def settings_of(changes: Iterable[Planned]) -> int:
-    """How many settings are changed."""
-    return sum(1 for _ in changes)
-
-
-__all__ = ["Plan", "Planned", "plan", "places_of", "settings_of"]

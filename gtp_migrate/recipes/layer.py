@@ -370,7 +370,7 @@ class _Reader:
 
     def _anchor(self, event: Any) -> None:
         if event.anchor and event.anchor in self.anchors:
-            raise self._error(event.start_mark, f"defines the anchor &{event.anchor} twice, which NeMo-RL rejects")
+            raise self._error(event.start_mark, f"is not YAML that NeMo-RL can load (duplicate anchor &{event.anchor})")
 
     def _close(self, frame: _Frame) -> Any:
         data = frame.data
@@ -471,10 +471,10 @@ class _Reader:
 
     def _alias(self, event: Any, stack: list[_Frame]) -> Any:
         if event.anchor not in self.anchors:
-            raise self._error(event.start_mark, f"has the alias *{event.anchor}, which has no anchor")
+            raise self._error(event.start_mark, f"is not YAML that NeMo-RL can load (undefined alias *{event.anchor})")
         value = self.anchors[event.anchor]
         if value is _RECURSIVE:
-            raise self._error(event.start_mark, f"has the alias *{event.anchor} within what it stands for")
+            raise self._error(event.start_mark, f"is not YAML that NeMo-RL can load (alias *{event.anchor} of itself)")
         return value
 
     def _scalar(self, event: Any, frame: _Frame | None) -> Any:

@@ -261,7 +261,8 @@ class _Reader:
                 if child not in reached:
                     reached.add(child)
                     pending.append(child)
-        return reached
+        # Those of which it cannot be told what they inherit may inherit from any of these.
+        return reached | self.unknown_parents if reached else reached
 
     # -- layers ----------------------------------------------------------------------------------------
 

@@ -57,26 +57,28 @@ class Launchers:
 
 
 def around(recipes: Iterable[str]) -> tuple[str, ...]:
-    """The NeMo-RL checkouts around the recipes, else the installed one: the folders that hold `nemo_rl`."""
+    """The NeMo-RL checkouts around the recipes: the folders that hold `nemo_rl`."""
     folders = sorted({os.path.dirname(os.path.abspath(recipe)) for recipe in recipes})
-    roots = dict.fromkeys(root for folder in folders if (root := _checkout_around(folder)))
-    if roots:
-        return tuple(roots)
-    installed = _installed()
-    return (installed,) if installed else ()
+    return tuple(dict.fromkeys(root for folder in folders if (root := _checkout_around(folder))))
 
 
-def choose(roots: Iterable[str], outside: Iterable[str] = ()) -> Choice:
+def installed() -> tuple[str, ...]:
+    """The NeMo-RL that is installed beside this tool, if there is one."""
+    try:
+        spec = importlib.util.find_spec("nemo_rl")
+    except (ImportError, ValueError):
+        return ()
+    folders = [os.path.dirname(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    return tuple(folder for folder in folders if os.path.isfile(os.path.join(folder, _MODEL_CONFIG)))[:1]
+
+
+def choose(roots: Iterable[str]) -> Choice:
     """The form that these NeMo-RLs take.
-
-    Args:
-        roots: those around the recipes.
-        outside: those around files that the recipes inherit from, which count where no other is there.
 
     Raises:
         UndecidedError: two of them take different forms, or one types only one of the two fields.
     """
-    choices = [_read_form(root) for root in dict.fromkeys([*roots, *outside])]
+    choices = [_read_form(root) for root in roots]
     if not choices:
         return Choice(Target.MODEL_OVERRIDES, "no NeMo-RL found around the recipes or installed")
     if len({choice.target for choice in choices}) > 1:
@@ -111,17 +113,6 @@ def _checkout_around(folder: str) -> str | None:
         if above == folder:
             return None
         folder = above
-
-
-def _installed() -> str | None:
-    try:
-        spec = importlib.util.find_spec("nemo_rl")
-    except (ImportError, ValueError):
-        return None
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if os.path.isfile(os.path.join(os.path.dirname(folder), _MODEL_CONFIG)):
-            return os.path.dirname(folder)
-    return None
 
 
 def _parse(path: str) -> ast.Module | None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.interpolation import (
-    OLDEST_RESOLVERS,
     RESOLVERS,
     Computed,
     Holes,
@@ -270,5 +269,3 @@ def _with(root: dict[Any, Any], path: KeyPath, value: int) -> dict[Any, Any]:
         copy[key] = value
     return copy  # type: ignore[no-any-return]
 
-
-__all__ = ["OLDEST_RESOLVERS", "Assumed", "Resolved", "Run", "Runs", "World", "depends_on_surroundings"]
