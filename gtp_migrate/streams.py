@@ -75,24 +75,23 @@ def guarded_streams() -> Iterator[Tally]:
     before = sys.stdout, sys.stderr
     _fill_closed_descriptors()
     sys.stdout, sys.stderr = _guarded(sys.stdout, 1, _write), _guarded(sys.stderr, 2, _write_or_lose)
-    try:
-        with _signals_raise() as signals:
-            try:
-                yield from _then_flush(tally)
-            except (_Interrupted, KeyboardInterrupt) as interrupted:
-                # All is tidied up; from here on a further Ctrl-C may end the process where it stands.
-                for each in signals:
-                    signal.signal(each, signal.SIG_DFL)
-                number = interrupted.number if isinstance(interrupted, _Interrupted) else signal.SIGINT
-                _end(128 + number, f"interrupted; {tally}")
-            except _CannotPrintError as error:
-                _end(*_said_of(error.cause, tally))
-    finally:
-        # With what is left where the run has ended in another way: the last word is that way's.
-        with contextlib.suppress(_CannotPrintError):
-            sys.stdout.flush()
-        sys.stderr.flush()
-        sys.stdout, sys.stderr = before
+    with _signals_raise() as signals:
+        try:
+            yield from _then_flush(tally)
+        except (_Interrupted, KeyboardInterrupt) as interrupted:
+            # All is tidied up: from here on a further Ctrl-C may end the process where it stands.
+            for each in signals:
+                signal.signal(each, signal.SIG_DFL)
+            number = interrupted.number if isinstance(interrupted, _Interrupted) else signal.SIGINT
+            _end(128 + number, f"interrupted; {tally}")
+        except _CannotPrintError as error:
+            _end(*_said_of(error.cause, tally))
+        finally:
+            # What is left where the run has ended in another way than by printing: that way has the last word.
+            with contextlib.suppress(_CannotPrintError):
+                sys.stdout.flush()
+            sys.stderr.flush()
+            sys.stdout, sys.stderr = before
 
 
 def _then_flush(tally: Tally) -> Iterator[Tally]:
