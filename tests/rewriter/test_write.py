@@ -44,6 +44,8 @@ def names(folder: Path) -> list[str]:
 # -- one file ------------------------------------------------------------------------------------------
 
 IS_ROOT = os.geteuid() == 0
+#: Another user than the one who runs the tests, and a group that they are not in.
+SOMEBODY, THEIRS = os.geteuid() + 12345, max(os.getgroups(), default=0) + 23456
 
 
 @pytest.fixture
@@ -244,11 +246,11 @@ def test_the_mode_is_kept(recipe: Path, mode: int, umask: int) -> None:
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give a file to somebody else")
 @pytest.mark.parametrize("mode", [0o640, 0o4755], ids=oct)
 def test_owner_and_group_are_kept(recipe: Path, mode: int) -> None:
-    os.chown(recipe, 12345, 23456)
+    os.chown(recipe, SOMEBODY, THEIRS)
     recipe.chmod(mode)
     write(str(recipe), "a.yaml", b"old", b"new")
     status = recipe.stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (12345, 23456, mode)
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (SOMEBODY, THEIRS, mode)
     assert recipe.read_bytes() == b"new"
 
 
@@ -260,7 +262,7 @@ def somebody_elses(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def fstat(handle: int) -> os.stat_result:
         status = real(handle)
-        ids = (12345, 23456) if status.st_ino == inode else given.get(status.st_ino, (status.st_uid, status.st_gid))
+        ids = (SOMEBODY, THEIRS) if status.st_ino == inode else given.get(status.st_ino, (status.st_uid, status.st_gid))
         return os.stat_result((*status[:4], *ids, *status[6:10]))
 
     def fchown(handle: int, owner: int, group: int) -> None:
@@ -286,7 +288,9 @@ def test_a_file_that_cannot_be_given_to_its_owner(
 
     monkeypatch.setattr(writing.os, "fchown", fchown)
     said = refused_at_once(somebody_elses)
-    assert said.startswith("belongs to user 12345 and the group 23456, and your copy of it would not; have user 12345")
+    assert said.startswith(
+        f"belongs to user {SOMEBODY} and the group {THEIRS}, and your copy of it would not; have user"
+    )
 
 
 def attributes(path: Path) -> dict[str, bytes]:
@@ -440,7 +444,7 @@ def test_a_file_of_others_in_a_folder_where_only_they_may_replace_it(
     recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe.parent.chmod(0o1777)
-    monkeypatch.setattr(writing.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(writing.os, "geteuid", lambda: SOMEBODY)
     said = refused_at_once(recipe)
     assert said.startswith("belongs to ")
     assert "and its folder lets only them replace it (sticky bit); have " in said
@@ -619,10 +623,24 @@ def test_what_a_killed_run_has_left_is_taken_over(recipe: Path) -> None:
 def test_what_a_killed_run_of_root_has_left_is_taken_over(recipe: Path) -> None:
     temporary(recipe).write_bytes(b"the half of something long")
     for path in (recipe, temporary(recipe)):
-        os.chown(path, 12345, 23456)
+        os.chown(path, SOMEBODY, THEIRS)
     write(str(recipe), "a.yaml", b"old", b"new")
     assert recipe.read_bytes() == b"new"
-    assert recipe.stat().st_uid == 12345
+    assert recipe.stat().st_uid == SOMEBODY
+
+
+def test_the_temporary_file_of_the_next_run_stays(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be there as soon as ours has become the recipe."""
+    replace = os.replace
+
+    def rename(source: str, target: str) -> None:
+        replace(source, target)
+        temporary(recipe).write_bytes(b"the next run")
+
+    monkeypatch.setattr(writing.os, "replace", rename)
+    write(str(recipe), "a.yaml", b"old", b"new")
+    assert recipe.read_bytes() == b"new"
+    assert temporary(recipe).read_bytes() == b"the next run"
 
 
 def put_in_the_way(path: Path, what: str, victim: Path) -> None:
@@ -665,7 +683,7 @@ def test_something_else_under_the_temporary_name(recipe: Path, tmp_path: Path, w
 def test_a_file_of_somebody_else_under_the_temporary_name(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has it open could go on writing into what would become the recipe."""
     temporary(recipe).write_bytes(b"theirs")
-    monkeypatch.setattr(writing.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(writing.os, "geteuid", lambda: SOMEBODY)
     assert refused_at_once(recipe).startswith("has .a.yaml.gtp-migrate beside it, which is no left-over of yours")
     assert temporary(recipe).read_bytes() == b"theirs"
 
