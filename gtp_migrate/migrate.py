@@ -17,7 +17,8 @@ from gtp_migrate.plan.changes import Change, Plan
 from gtp_migrate.plan.planner import Planner
 from gtp_migrate.plan.settings import has_setting, out_of_place
 from gtp_migrate.problems import Problem, RecipeError
-from gtp_migrate.recipes.discover import Found, discover, surroundings
+from gtp_migrate.recipes.checkout import surroundings
+from gtp_migrate.recipes.discover import Found, discover
 from gtp_migrate.recipes.layer import read_layer
 from gtp_migrate.recipes.resolve import Assumed, Resolver
 from gtp_migrate.recipes.survey import Progress, Survey
@@ -145,9 +146,7 @@ class _Migration:
     def _take_in_surroundings(self, set_aside: list[Found]) -> None:
         """Reads the recipes that may inherit from the given ones without being given: never written, but proven."""
         around = (
-            folder.found(name)
-            for folder in discover(surroundings(self.options.paths), stay_inside=True)
-            for name in folder.names
+            folder.found(name) for folder in discover(surroundings(self.options.paths).roots) for name in folder.names
         )
         for found in itertools.chain(set_aside, around):
             if found.id not in self.tree.files:
