@@ -185,11 +185,8 @@ def _of_option(text: str, here: _Names, bases: list[_Names]) -> Iterator[_Patter
 
 def _is_absolute(parts: list[str], here: _Names) -> bool:
     """Whether a pattern that starts with a `/` means the root: where the current folder has nothing of that name."""
-    return (
-        parts[0] == ""
-        and os.path.lexists(os.sep + parts[1])
-        and not os.path.lexists(os.path.join(os.sep, *here, parts[1]))
-    )
+    is_in_root = parts[0] == "" and os.path.lexists(os.sep + parts[1])
+    return is_in_root and not os.path.lexists(os.path.join(os.sep, *here, parts[1]))
 
 
 def _by_name(folder: _Names, parts: list[str]) -> tuple[_Names, str]:
