@@ -15,7 +15,8 @@ from gtp_migrate.plan.stock import Stock, is_pinned, take_stock
 from gtp_migrate.plan.changes import Drop, Move
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.proof import Failure, Proof, same_elsewhere
-from gtp_migrate.recipes.discover import discover, surroundings
+from gtp_migrate.recipes.checkout import Surroundings, surroundings
+from gtp_migrate.recipes.discover import Found, discover, shorten
 from gtp_migrate.recipes.keys import SETTINGS
 from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.survey import Progress, Survey
@@ -67,12 +68,9 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
         UndecidedError: nobody can tell which form to write.
     """
     outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
-    around = (
-        folder.found(name)
-        for folder in discover(surroundings(options.paths), stay_inside=True)
-        for name in folder.names
-    )
-    tree = read_tree(surveyed, around, options.maps)
+    checkouts = surroundings(options.paths)
+    tree = read_tree(surveyed, _in(checkouts), options.maps)
+    _note(outcome, surveyed, checkouts, tree)
     if not tree.recipes:
         return outcome
     # Also what a recipe inherits from may stand in a NeMo-RL, as in a submodule beside the recipes.
@@ -89,6 +87,25 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
     _mention(outcome, tree)
     outcome.problems = sorted(dict.fromkeys(outcome.problems), key=lambda problem: problem.place)
     return outcome
+
+
+def _in(checkouts: Surroundings) -> Iterable[Found]:
+    return (folder.found(name) for folder in discover(checkouts.roots) for name in folder.names)
+
+
+def _note(outcome: Outcome, surveyed: Survey, checkouts: Surroundings, tree: Tree) -> None:
+    """What was not looked at, as far as somebody may think that it was."""
+    for pattern in surveyed.unmatched:
+        outcome.notes.append(f"--exclude {pattern} names no file")
+    ignored = sum(1 for file in surveyed.ignored if file.id in tree.files and tree.files[file.id].glance.old)
+    if ignored:
+        files = "1 file that git ignores mentions" if ignored == 1 else f"{ignored:,} files that git ignores mention"
+        outcome.notes.append(f"{files} an old key and was left alone (--no-ignore takes such files too)")
+    for root, outer in checkouts.outer.items() if tree.recipes else ():
+        outcome.notes.append(
+            f"{shorten(root)} is a submodule: recipes of {shorten(outer)} around it that inherit from these were not looked at"
+        )
+    outcome.not_followed = list(surveyed.not_followed)
 
 
 # -- plan, edit, prove -----------------------------------------------------------------------------------

@@ -199,8 +199,10 @@ class _Reader:
     def read(self, surveyed: Survey, around: Iterable[Found]) -> Tree:
         for file, seen in surveyed.files():
             self.files[file.id] = RecipeFile(file, seen, True, False, surveyed.data.get(file.id, b""))
+        ignored = {file.id for file in surveyed.ignored}
         for file in surveyed.set_aside:
-            self._take_in(file, set_aside=True)
+            # What git ignores was not left out by a person: a recipe there must not change unseen.
+            self._take_in(file, set_aside=file.id not in ignored)
         self._follow_parents(list(self.files))
         if any(file.glance.old or file.glance.new for file in self.files.values()):
             self._follow_parents([file.id for file in around if self._take_in(file)])

@@ -965,7 +965,7 @@ def test_a_link_to_a_folder(migrate: Migrate, tmp_path: Path) -> None:
     write_files(work, {"store/a.yaml": OLD})
     (work / "recipes").mkdir()
     (work / "recipes" / "linked").symlink_to("../store", target_is_directory=True)
-    ran = migrate({}, paths=("recipes",))
+    ran = migrate({}, paths=("recipes", "store"))
     assert ran.code == 0, ran.stderr
     assert (work / "store" / "a.yaml").read_text() == NEW
     assert (work / "recipes" / "linked").is_symlink()
