@@ -1,95 +1,83 @@
-"""The outcome of planning: one `Change` a setting."""
+"""The outcome of planning, and all that editing needs to know: one change an entry of a file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
+from typing import Any
 
-from gtp_migrate.problems import Place, Problem
-from gtp_migrate.recipes.keys import KeyPath
-from gtp_migrate.shards import Axis
-
-
-class Kind(Enum):
-    """What is done to the text."""
-
-    #: Another key and value in the same place.
-    REPLACE = "replace"
-    #: Out of `model_overrides`, into the `megatron_cfg` around it.
-    MOVE = "move"
-    #: Away: the new setting stands beside it already.
-    DROP = "drop"
-    #: A new entry in a recipe that needs a number of its own.
-    ADD = "add"
+#: From the root of a file: the key of each mapping, the index of each list.
+KeyPath = tuple["str | int", ...]
 
 
 @dataclass(frozen=True)
-class Change:
-    """One change to one file."""
+class Spot:
+    """Where an entry `key: value` stands in the text of a file, a byte order mark not counted."""
 
-    #: Recipe id of the file, and its name.
-    file: str
-    shown: str
-    kind: Kind
-    axis: Axis
-    #: Where the changed entry's key starts: an offset in the text without a byte order mark. None for ADD.
-    offset: int | None
-    #: The `megatron_cfg` it is in, as the file has it.
-    holder: KeyPath
-    #: The value to write, as a plain YAML scalar; no use for DROP.
-    value: str
-    place: Place
-    #: The key and the value that stand there now; None for ADD.
-    old_key: str | None
-    old_value: str
-    #: For people: the parallel size that was multiplied with, and where it comes from.
-    parallel: str
-
-    @property
-    def key(self) -> str:
-        """The key to write."""
-        return self.axis.num_weight_shards
-
-    @property
-    def keeps_value(self) -> bool:
-        """Whether only the key is another one: null stays null."""
-        return self.value == self.old_value
-
-    @property
-    def is_null(self) -> bool:
-        """Whether an old null becomes a new one."""
-        return self.kind in (Kind.REPLACE, Kind.MOVE) and self.value == "null"
-
-    @property
-    def old(self) -> str:
-        """For people: what stands there now."""
-        return f"{self.old_key}: {self.old_value}" if self.old_key else "inherited"
-
-    @property
-    def new(self) -> str:
-        """For people: what will stand there."""
-        if self.kind is Kind.DROP:
-            return f"removed ({self.key} is set already)"
-        return f"{self.key}: {self.value}"
+    #: Offset of the key, with its tag if it has one, in characters.
+    offset: int
+    #: Of the key, from 1.
+    line: int
+    column: int
 
 
-@dataclass
-class Plan:
-    """All changes, all problems, and the files that have to stay as they are."""
+@dataclass(frozen=True)
+class Replace:
+    """Another key, and another value unless `value` is None, in the same place.
 
-    #: Recipes that can change when a file does: all that is to be proven.
-    recipes: list[str]
-    changes: list[Change] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    #: Recipe ids of files that a problem keeps from being changed.
-    blocked: set[str] = field(default_factory=set)
+    `gtp_weight_remat_size: 3  # why`  ->  `tensor_parallel_num_weight_shards: 12  # why`
+    """
 
-    def report(self, problem: Problem) -> None:
-        """Notes what needs a person, once."""
-        if problem not in self.problems:
-            self.problems.append(problem)
+    spot: Spot
+    old_key: str
+    new_key: str
+    #: The plain YAML scalar to write (`12`, `null`, `${mul:3,${..tensor_model_parallel_size}}`); None keeps the text of
+    #: the old value.
+    value: str | None
+    #: The old value is null: see `keep_nulls` of `gtp_migrate.edit.edit`.
+    is_null: bool = False
 
-    def block(self, problem: Problem, *files: str) -> None:
-        """Notes what needs a person, and that these files stay as they are for it."""
-        self.report(problem)
-        self.blocked.update(files)
+
+@dataclass(frozen=True)
+class Move:
+    """The same, out of the mapping `model_overrides` into the mapping that holds it (form A or B -> form C).
+
+    The holder is any mapping that has the key `model_overrides`: a `megatron_cfg`, an `mcore_generation_config`, a
+    `megatron_cfg_overrides`, a teacher's.
+    """
+
+    spot: Spot
+    old_key: str
+    new_key: str
+    value: str | None
+    is_null: bool = False
+    #: `model_overrides: {}` stays where nothing is left of it: something refers to it.
+    keep_husk: bool = False
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Away: the new setting stands beside it already. Its comments stay."""
+
+    spot: Spot
+    old_key: str
+    is_null: bool = False
+    keep_husk: bool = False
+
+
+@dataclass(frozen=True)
+class Add:
+    """A new entry `key: value` in the mapping at `path` of the file, with the mappings on the way that are missing.
+
+    It goes behind the entry named `after` where the mapping has that, else behind the last one (in flow style, to the
+    front).
+    """
+
+    path: KeyPath
+    key: str
+    #: A plain YAML scalar as text, or a mapping (plain Python data, nested), which is written in the style of its
+    #: surroundings: flow in flow, block in block.
+    value: str | dict[str, Any]
+    after: str | None = None
+
+
+Change = Replace | Move | Drop | Add
