@@ -7,7 +7,7 @@ import pytest
 from gtp_migrate.edit import EditError, edit
 from gtp_migrate.plan.changes import Replace, Spot
 
-from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, becomes, edited, replace, spot
+from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, becomes, edited, load, replace, spot
 
 INTERPOLATION = "${mul:3,${..tensor_model_parallel_size}}"
 
@@ -78,14 +78,14 @@ def test_interpolations_are_quoted_in_flow_style() -> None:
     becomes(f"a: {{{OLD}: 3}}\n", f'a: {{{NEW}: "{INTERPOLATION}"}}\n', replace(INTERPOLATION))
 
 
-@pytest.mark.parametrize("value", ["${a: b}", "${a #b}", "${a}:", '${a:"b"}', "${a:'b'}", "${a:\\b}", "${a:\U0001f680}"])
+@pytest.mark.parametrize(
+    "value", ["${a: b}", "${a #b}", "${a}:", '${a:"b"}', "${a:'b'}", "${a:\\b}", "${a:\U0001f680}"]
+)
 @pytest.mark.parametrize("old", ["3", "'3'", '"3"'])
 @pytest.mark.parametrize("style", ["a:\n  {}\n", "a: {{{}}}\n"])
 def test_interpolations_load_as_what_they_are(value: str, old: str, style: str) -> None:
     after = edited(style.format(f"{OLD}: {old}"), replace(value))
-    import yaml
-
-    assert yaml.safe_load(after) == {"a": {NEW: value}}
+    assert load(after) == {"a": {NEW: value}}
 
 
 def test_both_axes() -> None:

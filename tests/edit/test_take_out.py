@@ -88,9 +88,7 @@ def test_move_into_any_holder(holder: str, before: str, after: str) -> None:
 def test_move_into_an_item_of_a_list_and_the_root() -> None:
     becomes(f"- model_overrides:\n    {OLD}: 3  # why\n  b: 1\n", f"- {NEW}: 12  # why\n  b: 1\n", move("12"))
     becomes(f"- model_overrides: {{{OLD}: 3}}  # why\n", f"- {NEW}: 12  # why\n", move("12"))
-    becomes(
-        f"- model_overrides:\n    a: 1\n    {OLD}: 3\n", f"- {NEW}: 12\n  model_overrides:\n    a: 1\n", move("12")
-    )
+    becomes(f"- model_overrides:\n    a: 1\n    {OLD}: 3\n", f"- {NEW}: 12\n  model_overrides:\n    a: 1\n", move("12"))
     becomes(f"model_overrides:\n  {OLD}: 3", f"{NEW}: 12", move("12"))
 
 
@@ -250,32 +248,36 @@ def test_behind_a_dash() -> None:
     becomes(f"a:\n- b: 1\n  {OLD}: 3\n", "a:\n- b: 1\n", drop())
 
 
-@pytest.mark.parametrize(
-    ("before", "what", "change"),
-    [
-        (f"a:\n- {OLD}: 3  # c\n  b: 1\n", "a comment stands inside it", drop()),
-        (f"a:\n- {OLD}: 3\n", "nothing would be left around it", drop()),
-        (f"S: &S\n  {OLD}: 3\na: {{model_overrides: *S}}\n", "it does not stand in a model_overrides itself, but is "
-         "shared through an anchor", move("12")),
-        (f"a: {{model_overrides: {{b: 1,  # c\n  {OLD}: 3}}}}\n", "a comment stands inside it", move("12")),
-        (f"a:\n  model_overrides: {{{OLD}: 3,\n    # c\n    }}\n", "a comment stands inside it", move("12")),
-        (f"a:\n  model_overrides:\n    {OLD}:  # c\n      3\n", "a comment stands inside it", move("12")),
-        (f"a:\n  model_overrides:\n    {OLD}:  # c\n      3\n    b: 1\n", "a comment stands inside it", drop()),
-        (f"a:\n  ? model_overrides\n  : {OLD}: 3\n", "its model_overrides is written with a `?`", move("12")),
-        (f"a:\n- model_overrides:  # c\n    {OLD}: 3\n", "its model_overrides shares a line with something else",
-         move("12")),
-        (f"a:\n  model_overrides:\n    &M\n    {OLD}: 3\n", "an anchor or a tag stands on a line of its own above it",
-         move("12")),
-        (f"a:\n  {NEW}: 8\n  model_overrides:\n    {OLD}: 3\n", f"{NEW} stands there already (line 2)", move("12")),
-        (f"a:\n  model_overrides:\n    {OLD}: [3]\n", "its value is not a scalar on one line", move(None)),
-        (f"a:\n  model_overrides:\n    {OLD}: 'a\n      b'\n", "its value is not a scalar on one line", move(None)),
-        (f"a:\n  model_overrides:\n    x: &x 3\n    {OLD}: *x\n", "the anchor &x of its value stands behind the place to "
-         "move to", move(None)),
-        (f"a:\n  model_overrides:\n    {OLD}: &x 3\nb: *x\n", "the value's anchor &x is used elsewhere", move("12")),
-        (f"a:\n  model_overrides:\n    {OLD}: &x 3\n    b: *x\n", "the value's anchor &x is used elsewhere", drop()),
-        (f"a: {{model_overrides: [{OLD}: 3]}}\n", "nothing would be left around it", drop()),
-    ],
-)  # fmt: skip
+A_COMMENT = "a comment stands inside it"
+USED = "the value's anchor &x is used elsewhere"
+NOT_A_SCALAR = "its value is not a scalar on one line"
+SHARED = "its model_overrides shares a line with something else"
+SHELVED = "it does not stand in a model_overrides itself, but is shared through an anchor"
+ON_ITS_OWN = "an anchor or a tag stands on a line of its own above it"
+BEHIND = "the anchor &x of its value stands behind the place to move to"
+REFUSED: list[tuple[str, str, Asked]] = [
+    (f"a:\n- {OLD}: 3  # c\n  b: 1\n", A_COMMENT, drop()),
+    (f"a: {{model_overrides: {{b: 1,  # c\n  {OLD}: 3}}}}\n", A_COMMENT, move("12")),
+    (f"a: {{model_overrides: {{b: 1,#c\n  {OLD}: 3}}}}\n", A_COMMENT, move("12")),
+    (f"a:\n  model_overrides: {{{OLD}: 3,\n    # c\n    }}\n", A_COMMENT, move("12")),
+    (f"a:\n  model_overrides:\n    {OLD}:  # c\n      3\n", A_COMMENT, move("12")),
+    (f"a:\n  model_overrides:\n    {OLD}:  # c\n      3\n    b: 1\n", A_COMMENT, drop()),
+    (f"a:\n- {OLD}: 3\n", "nothing would be left around it", drop()),
+    (f"a: {{model_overrides: [{OLD}: 3]}}\n", "nothing would be left around it", drop()),
+    (f"S: &S\n  {OLD}: 3\na: {{model_overrides: *S}}\n", SHELVED, move("12")),
+    (f"a:\n  ? model_overrides\n  : {OLD}: 3\n", "its model_overrides is written with a `?`", move("12")),
+    (f"a:\n- model_overrides:  # c\n    {OLD}: 3\n", SHARED, move("12")),
+    (f"a:\n  model_overrides:\n    &M\n    {OLD}: 3\n", ON_ITS_OWN, move("12")),
+    (f"a:\n  {NEW}: 8\n  model_overrides:\n    {OLD}: 3\n", f"{NEW} stands there already (line 2)", move("12")),
+    (f"a:\n  model_overrides:\n    {OLD}: [3]\n", NOT_A_SCALAR, move(None)),
+    (f"a:\n  model_overrides:\n    {OLD}: 'a\n      b'\n", NOT_A_SCALAR, move(None)),
+    (f"a:\n  model_overrides:\n    x: &x 3\n    {OLD}: *x\n", BEHIND, move(None)),
+    (f"a:\n  model_overrides:\n    {OLD}: &x 3\nb: *x\n", USED, move("12")),
+    (f"a:\n  model_overrides:\n    {OLD}: &x 3\n    b: *x\n", USED, drop()),
+]
+
+
+@pytest.mark.parametrize(("before", "what", "change"), REFUSED)
 def test_refused(before: str, what: str, change: Asked) -> None:
     with pytest.raises(EditError) as caught:
         edited(before, change)
@@ -284,8 +286,11 @@ def test_refused(before: str, what: str, change: Asked) -> None:
 
 
 def test_a_hash_in_a_text_is_no_comment() -> None:
-    becomes(f"a:\n  model_overrides: {{b: 'x # y', {OLD}: 3}}\n", f"a:\n  {NEW}: 12\n  model_overrides: {{b: 'x # y'}}\n",
-            move("12"))  # fmt: skip
+    becomes(
+        f"a:\n  model_overrides: {{b: 'x # y', {OLD}: 3}}\n",
+        f"a:\n  {NEW}: 12\n  model_overrides: {{b: 'x # y'}}\n",
+        move("12"),
+    )
 
 
 # -- together with additions ----------------------------------------------------------------------------
