@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 from gtp_migrate.forms import Form, Style, Target
 from gtp_migrate.plan.changes import Add, Change, Drop, Move, Replace, Spot
@@ -213,7 +214,7 @@ class _Planner:
             elif setting.form is Form.OVERRIDE and self.target is Target.MODEL_OVERRIDES:
                 pass
             elif not self.tree.files[setting.recipe].given:
-                self._say_outside(setting)
+                pass  # what is left of it for the given recipes is said in the end
             elif setting.form is Form.OVERRIDE:
                 if setting.all_uses:
                     self._move_override(setting)
@@ -228,17 +229,6 @@ class _Planner:
         if is_ignored and self.tree.files[setting.recipe].given:
             what = f"{dotted(setting.entry.path)} is ignored by this NeMo-RL, so GTP is off today, whatever it says"
             todo = "remove it, or write it under model_overrides if GTP is wanted"
-            self.problems[Problem(setting.entry.place, what, todo)] = None
-
-    def _say_outside(self, setting: Setting) -> None:
-        heirs = sorted({self.tree.shown(use.recipe) for use in setting.all_uses if self.tree.files[use.recipe].given})
-        if heirs:
-            more = f" and {len(heirs) - 1} more" if len(heirs) > 1 else ""
-            what = f"holds {setting.key} for {heirs[0]}{more}, and is outside the given paths"
-            todo = "give this file too"
-            if self.tree.files[setting.recipe].set_aside:
-                what = f"holds {setting.key} for {heirs[0]}{more}, and is excluded or ignored"
-                todo = "give this file by its name, without --exclude"
             self.problems[Problem(setting.entry.place, what, todo)] = None
 
     def _beside(self, setting: Setting) -> tuple[Setting | None, Setting | None, Setting | None]:
@@ -489,7 +479,7 @@ class _Planner:
             for planned in self.changes.values()
         ):
             return
-        shown = add.value if isinstance(add.value, str) else "{" + ", ".join(f"{k}: {v}" for k, v in add.value.items()) + "}"
+        shown = _shown(add.value)
         run = self.stock.runs.run(need.recipe)
         model = self.stock.runs.resolved(need.recipe, run.worlds[0]).model(need.model)
         assert model is not None
@@ -500,8 +490,17 @@ class _Planner:
             model.path if add.path[: len(model.path)] == model.path else add.path,
             "inherited",
             f"{add.key}: {shown}",
-            describe_parallel(model, need.axis, self.stock, run.worlds[0]),
+            describe_parallel(need.recipe, model, need.axis, self.stock, run.worlds[0]),
         )
+
+
+def _shown(value: Any) -> str:
+    """A value to write, on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_shown(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return value if isinstance(value, str) else written(value)
 
 
 def _differs(planned: Planned, add: Add) -> bool:
