@@ -16,10 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-<<<<<<< HEAD
-from functools import cached_property
-=======
->>>>>>> edit
 from typing import Any
 
 import yaml
@@ -87,11 +83,7 @@ class Items(Node):
     items: list[Node] = field(default_factory=list)
 
 
-<<<<<<< HEAD
-@dataclass(eq=False)
-=======
 @dataclass(eq=False, slots=True)
->>>>>>> edit
 class Mapping(Node):
     """A mapping."""
 
@@ -100,16 +92,6 @@ class Mapping(Node):
     inside: int
     entries: list[Pair] = field(default_factory=list)
 
-<<<<<<< HEAD
-    @cached_property
-    def by_text(self) -> dict[str, list[Pair]]:
-        """The entries by the text of their keys."""
-        found: dict[str, list[Pair]] = {}
-        for pair in self.entries:
-            if isinstance(pair.key, Scalar):
-                found.setdefault(pair.key.value, []).append(pair)
-        return found
-=======
     _by_text: dict[str, list[Pair]] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -121,7 +103,6 @@ class Mapping(Node):
                 if isinstance(pair.key, Scalar):
                     self._by_text.setdefault(pair.key.value, []).append(pair)
         return self._by_text
->>>>>>> edit
 
     def get(self, key: str | int) -> Pair | None:
         """The entry that has this key itself."""
