@@ -49,8 +49,10 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
         if blocked.isdisjoint(layers[failure.recipe]) and paths:
             outcome.problems.append(_problem(stock, failure, is_set_aside))
     kept, groups = without_bad(layers, set(latest.texts), bad)
-    after = latest.after if len(kept) == len(latest.texts) else stock.runs.on(
-        tree.with_texts({path: latest.texts[path] for path in kept})
+    after = (
+        latest.after
+        if len(kept) == len(latest.texts)
+        else stock.runs.on(tree.with_texts({path: latest.texts[path] for path in kept}))
     )
     _keep(outcome, tree, by_file, {path: latest.texts[path] for path in kept}, layers, groups)
     outcome.left = outcome.left or _is_left(stock, planned, kept)
@@ -133,9 +135,7 @@ def _is_left(stock: Stock, planned: Plan, kept: set[str]) -> bool:
     return bool(wanted - done) or any(file.given and file.glance.old for file in unread)
 
 
-def _say_outside(
-    outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs
-) -> None:
+def _say_outside(outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs) -> None:
     """Names old keys that given recipes get, or will get, from files that are not ours to change."""
     tree = stock.tree
     ours = {file.found.real for file in tree.files.values() if file.given}
@@ -174,9 +174,7 @@ def mention(outcome: Outcome, tree: Tree) -> None:
         outcome.left = True
 
 
-def _lay_out(
-    outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs
-) -> None:
+def _lay_out(outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs) -> None:
     for recipe in stock.recipes:
         if not stock.tree.files[recipe].given:
             continue
@@ -194,4 +192,6 @@ def _lay_out(
                 found.append((model, each))
         if any(each.has_gtp for _, each in found):
             shown = stock.tree.shown(recipe)
-            outcome.layouts += [(shown, each) for model, each in found if each.has_gtp or model.kind is not Kind.MAPPING]
+            outcome.layouts += [
+                (shown, each) for model, each in found if each.has_gtp or model.kind is not Kind.MAPPING
+            ]

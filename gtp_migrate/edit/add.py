@@ -33,7 +33,8 @@ from typing import Any
 from gtp_migrate.edit.nodes import Alias, Items, Mapping, Node, Pair, Scalar, is_null, last_of
 from gtp_migrate.edit.source import CannotEdit, Draft
 from gtp_migrate.edit.spell import CannotSpell, Written, lines, one_line
-from gtp_migrate.plan.changes import Add, KeyPath
+from gtp_migrate.plan.changes import Add
+from gtp_migrate.recipes.keys import KeyPath
 
 
 @dataclass

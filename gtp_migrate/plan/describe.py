@@ -16,7 +16,9 @@ def parallel_of(setting: Setting, stock: Stock) -> str:
     uses = sorted(setting.all_uses, key=lambda use: (use.recipe != setting.recipe, not use.is_direct))
     if not uses:
         return ""
-    own, *others = dict.fromkeys(describe_parallel(use.recipe, use.model, use.side.axis, stock, use.world) for use in uses)
+    own, *others = dict.fromkeys(
+        describe_parallel(use.recipe, use.model, use.side.axis, stock, use.world) for use in uses
+    )
     if len(others) > 1:
         sizes = {text.split(" (")[0].removeprefix(f"{setting.axis.abbreviation} ") for text in others}
         return f"{own}; {', '.join(sorted(sizes, key=lambda size: (len(size), size)))} in other recipes"
@@ -33,7 +35,9 @@ def describe_parallel(recipe: str, model: Model, axis: Axis, stock: Stock, world
         return f"{name} {value_of(model.cfg[key])} (--{name.lower()})"
     if stock.runs.run(recipe).open_keys.get(model.path, {}).get(key) == "environment":
         return f"{name} from the environment"
-    if is_supplied or (axis is not DENSE and key not in model.cfg and any(path[-1] == TP for path, _ in world.supplied)):
+    if is_supplied or (
+        axis is not DENSE and key not in model.cfg and any(path[-1] == TP for path, _ in world.supplied)
+    ):
         return f"{name} not set"
     try:
         value = parallel_size(model.cfg, axis)

@@ -175,4 +175,3 @@ def _repeatable(value: Any) -> Any:
             raise _CannotError
         return value.leaf.value
     return value_of(value)
-

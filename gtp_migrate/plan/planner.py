@@ -155,7 +155,9 @@ class _Planner:
         except TopologyError:
             return  # said where the setting itself is decided
         try:
-            needed = use.shards() if len(self.stock.runs.run(use.recipe).worlds) == 1 or not use.world.supplied else None
+            needed = (
+                use.shards() if len(self.stock.runs.run(use.recipe).worlds) == 1 or not use.world.supplied else None
+            )
         except TopologyError:
             needed = None
         override, typed = entry_of(of.override), entry_of(of.typed)
@@ -186,7 +188,9 @@ class _Planner:
         is_same_file = old.source.real == new.source.real
         where = f"line {new.line}" if is_same_file else new.place.file_and_line
         setting = self.by_key[old.key]
-        whose = "" if old.source.real == self.tree.files[use.recipe].found.real else f" in {self.tree.shown(use.recipe)}"
+        whose = (
+            "" if old.source.real == self.tree.files[use.recipe].found.real else f" in {self.tree.shown(use.recipe)}"
+        )
         what = (
             f"the old setting (size {size}) and the new one ({'null' if shards is None else shards} shards, {where}) "
             f"say different things{whose}"
@@ -197,8 +201,8 @@ class _Planner:
     def _typed_null(self, use: Use, old: Leaf, new: Leaf) -> None:
         setting = self.by_key[old.key]
         what = (
-            f"cannot become model_overrides.{setting.axis.num_weight_shards}: {new.place.file_and_line} has the same key "
-            f"in {MEGATRON_CFG}, and NeMo-RL rejects the one beside the other"
+            f"cannot become model_overrides.{setting.axis.num_weight_shards}: {new.place.file_and_line} has the same "
+            f"key in {MEGATRON_CFG}, and NeMo-RL rejects the one beside the other"
         )
         todo = f"remove the null of {new.place.file_and_line}, or give --target {Target.MEGATRON_CFG.value}"
         self._refuse(setting, what, todo, blocks=True)
@@ -311,7 +315,10 @@ class _Planner:
     def _unused(self, setting: Setting) -> _Refused | None:
         """Why a setting counts for no model; None where that is said of the recipe itself."""
         path = setting.entry.path
-        if (MEGATRON_CFG, MODEL_OVERRIDES) in itertools.pairwise(path) and path[-3:-1] != (MEGATRON_CFG, MODEL_OVERRIDES):
+        if (MEGATRON_CFG, MODEL_OVERRIDES) in itertools.pairwise(path) and path[-3:-1] != (
+            MEGATRON_CFG,
+            MODEL_OVERRIDES,
+        ):
             what = f"{dotted(path)} stands deeper in model_overrides than TP does"
             todo = "write the number of shards there by hand: size × TP, or size × ETP"
             return _Refused(what, todo, blocks=False, is_whole=True)
@@ -407,7 +414,9 @@ class _Planner:
     def _may_be_null(self, setting: Setting, key: str) -> bool:
         """Whether a value that comes from the environment is null today, so that it may be a number tomorrow."""
         for use in direct_uses(setting):
-            first = self.stock.runs.resolved(use.recipe, type(use.world)(use.world.other_reading, use.world.as_launched))
+            first = self.stock.runs.resolved(
+                use.recipe, type(use.world)(use.world.other_reading, use.world.as_launched)
+            )
             model = first.model(use.model.name)
             if model is not None and key in model.cfg and value_of(model.cfg[key]) is None:
                 return True
@@ -475,7 +484,9 @@ class _Planner:
             return
         file = self.tree.files[need.recipe]
         if any(
-            planned.real == file.found.real and isinstance(planned.change, (Replace, Move)) and not _differs(planned, add)
+            planned.real == file.found.real
+            and isinstance(planned.change, (Replace, Move))
+            and not _differs(planned, add)
             for planned in self.changes.values()
         ):
             return
