@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,6 +27,8 @@ with guarded_streams() as tally:
 """
 PLAIN = "print('one', flush=True); sys.stdout.buffer.write(b'two\\n'); print('said', file=sys.stderr); return 3"
 NOTHING_ON_STDOUT = "print('said', file=sys.stderr); return 3"
+#: Whatever the tests' own process has.
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 
 
 def command(body: str) -> list[str]:
@@ -40,7 +43,7 @@ def ran(
     done = subprocess.run(
         shell,
         cwd=cwd,
-        env={**os.environ, "PYTHONUNBUFFERED": "", **(environment or {})},
+        env={**BUFFERED, **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -50,6 +53,11 @@ def ran(
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     return done
+
+
+def started(body: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    """The body in a process with pipes at its ends."""
+    return subprocess.Popen(command(body), env=BUFFERED, stdin=-1, stdout=stdout, stderr=-1)
 
 
 # -- stdout and stderr ---------------------------------------------------------------------------------
@@ -118,7 +126,7 @@ def test_a_stderr_that_takes_nothing(redirected: str) -> None:
 
 
 def test_a_stderr_that_nobody_reads() -> None:
-    process = subprocess.Popen(command("input(); " + PLAIN), stdin=-1, stdout=-1, stderr=-1)
+    process = started("input(); " + PLAIN)
     assert process.stderr is not None
     process.stderr.close()
     process.stderr = None
@@ -166,7 +174,7 @@ def test_a_reader_who_has_gone(count: int) -> None:
 
 def test_a_reader_who_goes_after_a_line() -> None:
     """`| head -1`"""
-    process = subprocess.Popen(command("sys.stdout.write('one\\n' * 1_000_000)"), stdout=-1, stderr=-1)
+    process = started("sys.stdout.write('one\\n' * 1_000_000)")
     assert process.stdout is not None
     assert process.stdout.readline() == b"one\n"
     process.stdout.close()
@@ -184,7 +192,7 @@ def test_a_pipe_that_does_not_wait() -> None:
     """Somebody else who has it open may have set it so. All arrives nevertheless."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    with subprocess.Popen(command("sys.stdout.write('one\\n' * 1_000_000)"), stdout=writer, stderr=-1) as process:
+    with started("sys.stdout.write('one\\n' * 1_000_000)", stdout=writer) as process:
         os.close(writer)
         with open(reader, "rb") as stream:
             assert stream.read() == b"one\n" * 1_000_000
@@ -321,12 +329,12 @@ def test_an_interruption_of_what_is_said_of_one() -> None:
     """Nobody reads stdout, so its last line waits for ever, and a further Ctrl-C is to end that."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    with pytest.raises(BlockingIOError):
+    with contextlib.suppress(BlockingIOError):
         while True:
             os.write(writer, b"full")
     os.set_blocking(writer, True)
     body = "print('one'); os.kill(os.getpid(), signal.SIGINT)"
-    process = subprocess.Popen(command(body), stdout=writer, stderr=-1)
+    process = started(body, stdout=writer)
     assert process.stderr is not None
     assert process.stderr.readline() == b"interrupted; no file was written\n"
     process.send_signal(signal.SIGINT)
