@@ -21,7 +21,7 @@ from tests.rewriter.planting import plant
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "corpus" / "nemo_rl" / "examples"
-TOOL = [sys.executable, "-m", "gtp_migrate.cli"]
+TOOL = [sys.executable, "-m", "gtp_migrate"]
 
 BARE_SCAN = """
 import os, sys
