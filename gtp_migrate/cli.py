@@ -144,7 +144,8 @@ def migrate(
             try:
                 surveyed = survey(paths, tuple(exclude or ()), progress, no_ignore)
             except OSError as error:
-                _wrong(f"{safe_text(str(error.filename))}: cannot be read ({error.strerror}); give a file or a folder that is there")
+                path = safe_text(str(error.filename))
+                _wrong(f"{path}: cannot be read ({error.strerror}); give a file or a folder that is there")
             if has_nothing(surveyed):
                 if not quiet:
                     say_nothing_to_do(surveyed)
