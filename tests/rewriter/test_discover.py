@@ -532,6 +532,49 @@ def test_each_file_is_found_once(work: Path) -> None:
     assert sorted(found) == [str(work / "x/a.yaml"), str(work / "x/y/b.yaml")]
 
 
+# -- parents that were not given -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parents", "inherits"),
+    [
+        ({}, False),
+        ({"base.yaml": b"a: 1\n"}, False),
+        ({"base.yaml": b"defaults: more/top.yaml\n", "more/top.yaml": b"defaults: ../base.yaml\n"}, False),
+        ({"base.yaml": OLD}, True),
+        ({"base.yaml": b"a: tensor_parallel_num_weight_shards\n"}, True),
+        ({"base.yaml": b"defaults: more/top.yaml\n", "more/top.yaml": OLD}, True),
+        # Only a parser can tell.
+        ({"base.yaml": b"defaults: ${oc.env:PARENT}\n"}, True),
+    ],
+)
+def test_a_setting_in_a_parent_that_was_not_given(work: Path, parents: dict[str, bytes], inherits: bool) -> None:
+    write(work, "given/a.yaml", data=b"defaults: ../base.yaml\n")
+    for name, data in parents.items():
+        write(work, name, data=data)
+    assert survey(["given"]).inherits_from_outside() == inherits
+    # Those that are given have been looked at.
+    assert survey(["given", *parents]).inherits_from_outside() == any(b"$" in data for data in parents.values())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "broken"])
+def test_a_parent_that_cannot_be_read_may_hold_one(work: Path, kind: str) -> None:
+    write(work, "given/a.yaml", data=b"defaults: ../base.yaml\n")
+    if kind == "pipe":
+        os.mkfifo(work / "base.yaml")
+    elif kind == "folder":
+        (work / "base.yaml").mkdir()
+    else:
+        (work / "base.yaml").symlink_to("/proc/self/mem")
+    assert survey(["given"]).inherits_from_outside()
+
+
+def test_an_excluded_parent_may_hold_one(work: Path) -> None:
+    write(work, "base.yaml")
+    write(work, "a.yaml", data=b"defaults: base.yaml\n")
+    assert survey(["."], ("base.yaml",)).inherits_from_outside()
+
+
 # -- a glance ------------------------------------------------------------------------------------------
 
 
