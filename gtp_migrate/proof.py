@@ -317,6 +317,9 @@ def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
         return True
     if any(path[: len(own)] == own for own in _MODELS_OWN) and not _HUSKS.isdisjoint(path):
         return True
+    if path[-1] == MODEL_OVERRIDES:
+        # NeMo-RL looks whether there is anything in it: null says the same as an empty mapping.
+        one, other = (_NOTHING if raw(each) is None else each for each in (one, other))
     if one is not _NOTHING and other is not _NOTHING:
         return False
     return _is_all_settings(path[-1], other if one is _NOTHING else one)

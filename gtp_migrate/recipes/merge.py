@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gtp_migrate.recipes.interpolation import Lookup, Unresolved
+from gtp_migrate.recipes.interpolation import Lookup, Unresolved, parse
 from gtp_migrate.recipes.keys import MISSING, OVERRIDE_MARKER, KeyPath, dotted
 from gtp_migrate.recipes.layer import Landmarks, Leaf, landmarks, raw
 
@@ -103,6 +103,8 @@ def _merge_into(
         if isinstance(existing, Leaf) and existing.is_interpolation:
             # OmegaConf puts a copy of the mapping or list that the interpolation stands for in its place.
             behind = Lookup(root).at(here)
+            if isinstance(behind, Leaf) and parse(behind.value).is_dynamic and isinstance(value, (dict, list)):
+                raise MergeError(f"{dotted(here)} is merged over {behind.value}, which may stand for anything")
             if isinstance(behind, (dict, list)):
                 existing = target[key] = behind
                 copies.append(here)
