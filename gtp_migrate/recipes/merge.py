@@ -103,7 +103,7 @@ def _merge_into(
         if isinstance(existing, Leaf) and existing.is_interpolation:
             # OmegaConf puts a copy of the mapping or list that the interpolation stands for in its place.
             behind = Lookup(root).at(here)
-            if isinstance(behind, Leaf) and parse(behind.value).is_dynamic and isinstance(value, (dict, list)):
+            if _may_be_a_mapping(behind) and isinstance(value, (dict, list)):
                 raise MergeError(f"{dotted(here)} is merged over {behind.value}, which may stand for anything")
             if isinstance(behind, (dict, list)):
                 existing = target[key] = behind
@@ -118,3 +118,8 @@ def _merge_into(
             raise MergeError(f"{dotted(here)} is a mapping in one file and a list in another")
         elif raw(value) != MISSING or isinstance(value, (dict, list)):
             target[key] = value
+
+
+def _may_be_a_mapping(value: Any) -> bool:
+    """Whether it is an interpolation that may stand for anything."""
+    return isinstance(value, Leaf) and value.is_interpolation and parse(value.value).is_dynamic
