@@ -13,6 +13,7 @@ import typer
 from gtp_migrate import __version__
 from gtp_migrate.__main__ import has_nothing, say_nothing_to_do
 from gtp_migrate.forms import Style, Target
+from gtp_migrate.problems import JudgeError
 from gtp_migrate.recipes.survey import Progress, Survey, survey
 from gtp_migrate.streams import Tally, safe_text
 
@@ -187,7 +188,6 @@ def _options(
 
 
 def _work_out(options: Options, surveyed: Survey, progress: Progress) -> Outcome:
-    from gtp_migrate.judge.client import JudgeError
     from gtp_migrate.migrate import migrate
     from gtp_migrate.runs.nemo_rl import UndecidedError
 

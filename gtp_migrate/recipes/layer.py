@@ -190,12 +190,16 @@ def read_layer(text: str, source: Source) -> Layer:
         loader_class = _rules()
     try:
         return _read(loader_class, body, source)
+    except UnknownParentsError:
+        raise
+    except RecipeError as error:
+        raise RecipeError(_with_template(error.problem, body)) from None
     except yaml.YAMLError as error:
         # libyaml also refuses a few things that the pure parser takes.
         with contextlib.suppress(yaml.YAMLError):
             if loader_class is not _rules():
                 return _read(_rules(), body, source)
-        raise RecipeError(_yaml_problem(source, error)) from None
+        raise RecipeError(_with_template(_yaml_problem(source, error), body)) from None
 
 
 def _read(loader_class: Any, text: str, source: Source) -> Layer:
@@ -249,6 +253,14 @@ def _yaml_problem(source: Source, error: yaml.YAMLError) -> Problem:
     return _problem(source, mark, f"is not YAML that NeMo-RL can load ({what})")
 
 
+def _with_template(problem: Problem, text: str) -> Problem:
+    """The same, with another way out for a file that is to be rendered first."""
+    if "{{" not in text and "{%" not in text:
+        return problem
+    todo = "it looks like a template: give the recipe that it is rendered to, and correct the template by hand"
+    return Problem(problem.place, problem.what, todo)
+
+
 def _problem(source: Source, mark: Any, what: str, todo: str = "correct it and run again") -> Problem:
     place = Place(source.shown, mark.line + 1, mark.column + 1) if mark else Place(source.shown)
     return Problem(place, what, todo)
@@ -281,6 +293,9 @@ def _loader_class() -> Any:
 
 #: What a plain scalar is by OmegaConf's rules, by its text: few texts are not seen again and again.
 _tags: dict[str, str] = {}
+#: What it stands for.
+_values: dict[str, Any] = {}
+_UNKNOWN = object()
 
 
 class _Frame:
@@ -334,7 +349,6 @@ class _Reader:
         self.merged_keys: dict[KeyPath, frozenset[Any]] = {}
         self.anchors: dict[str, Any] = {}
         self.sizes: dict[int, int] = {}
-        self.plain: dict[str, Any] = {}
         self.defaults_mark: Any = None
         self.shadowed: list[tuple[Leaf, Leaf]] = []
         #: Where scalars stand in the text.
@@ -559,15 +573,17 @@ class _Reader:
         return value
 
     def _value(self, event: Any) -> Any:
-        if event.tag is None and event.implicit[0]:
-            text = event.value
-            try:
-                return self.plain[text]
-            except KeyError:
-                value = self.plain[text] = self._construct(self._tag(event), event)
-                return value
         tag = self._tag(event)
-        return event.value if tag == _STRING else self._construct(tag, event)
+        if tag == _STRING:
+            return event.value
+        if event.tag is not None:
+            return self._construct(tag, event)
+        known = _values.get(event.value, _UNKNOWN)
+        if known is _UNKNOWN:
+            if len(_values) > 100_000:
+                _values.clear()
+            known = _values[event.value] = self._construct(tag, event)
+        return known
 
     def _tag(self, event: Any) -> str:
         tag = event.tag

@@ -101,7 +101,9 @@ def main() -> None:
         round_trip, one = other(ROUND_TRIP, "one", options.rounds), tool("one")
         print(f"one tree with 57 edits / its round trip: {one.cpu / round_trip.cpu:.3f} (at most 0.1; {one.cpu:.2f} s)")
         tenth, all_ = tool("tenth"), tool("all")
-        print(f"all / a tenth: {all_.cpu / tenth.cpu:.1f} (at most 11; {all_.cpu:.2f} s, peak {all_.peak:.0f} MB of 300)")
+        print(
+            f"all / a tenth: {all_.cpu / tenth.cpu:.1f} (at most 11; {all_.cpu:.2f} s, peak {all_.peak:.0f} MB of 300)"
+        )
         trip = other(ROUND_TRIP, "all")
         print(f"round trip of all / with 5 % to migrate: {trip.cpu / all_.cpu:.1f} (at least 25; {trip.cpu:.1f} s)")
 
