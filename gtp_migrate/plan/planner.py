@@ -297,7 +297,8 @@ class _Planner:
     def _replace_unused(self, setting: Setting) -> None:
         """An old key that counts for no model, but may still reach one: by `<<`, under the mapping's own word."""
         owner = self.shadowed.get(setting.entry.key)
-        if owner is None or not owner.all_uses or type(setting.entry.value) is not int:
+        value = setting.entry.value
+        if owner is None or not owner.all_uses or not (value is None or type(value) is int):
             refused = self._unused(setting)
             if refused is None:
                 self.left.add(setting.entry.key)
@@ -310,7 +311,8 @@ class _Planner:
             sizes = {use.parallel() for use in direct_uses(owner)}
         except TopologyError:
             sizes = set()
-        self._change(setting, Replace, str(setting.entry.value * sizes.pop()) if len(sizes) == 1 else "null")
+        is_known = value is not None and len(sizes) == 1
+        self._change(setting, Replace, str(value * sizes.pop()) if is_known else "null")
 
     def _unused(self, setting: Setting) -> _Refused | None:
         """Why a setting counts for no model; None where that is said of the recipe itself."""
@@ -352,7 +354,10 @@ class _Planner:
             if off is not None:
                 what = f"is for {off}, which has no TP and Megatron switched off"
                 raise _Refused(what, "give --tp N, or set TP beside it") from None
-            raise _Refused(f"cannot be computed: {error}", "correct it and run again") from None
+            todo = "correct it and run again"
+            if "Unsupported interpolation type" in str(error):
+                todo = "write the number itself: what a resolver of your own says is not known here"
+            raise _Refused(f"cannot be computed: {error}", todo) from None
         if None in sizes:
             # Whatever sets it one day would then be taken for a number of shards.
             raise _Refused(f"({value}) is null in a recipe that gets it", "write null there, or the size itself")

@@ -496,7 +496,7 @@ class _Reader:
         brought: dict[Any, Any] = {}
         for each in values if self.later_wins else reversed(values):
             for key, inner in each.items():
-                if key in brought and not same(brought[key], inner):
+                if key in brought and not _is_one(brought[key], inner):
                     self.is_ambiguous = True
                 brought[key] = inner
         for key, inner in brought.items():
@@ -668,6 +668,13 @@ def graft(old: Any, new: Any) -> Any:
     if isinstance(old, (dict, list)) or isinstance(new, (dict, list)):
         return new
     return old if same(old, new) and isinstance(old, Leaf) == isinstance(new, Leaf) else new
+
+
+def _is_one(value: Any, other: Any) -> bool:
+    """Whether it makes no difference which of two values is taken: entries that say the same are two all the same."""
+    if value is other:
+        return True
+    return not isinstance(value, (dict, list, Leaf)) and same(value, other)
 
 
 def plain(value: Any) -> Any:
