@@ -311,8 +311,8 @@ class _Planner:
             sizes = {use.parallel() for use in direct_uses(owner)}
         except TopologyError:
             sizes = set()
-        is_known = value is not None and len(sizes) == 1
-        self._change(setting, Replace, str(value * sizes.pop()) if is_known else "null")
+        number = "null" if value is None or len(sizes) != 1 else str(value * sizes.pop())
+        self._change(setting, Replace, number)
 
     def _unused(self, setting: Setting) -> _Refused | None:
         """Why a setting counts for no model; None where that is said of the recipe itself."""
