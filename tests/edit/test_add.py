@@ -345,6 +345,7 @@ def test_refused(policy: str, what: str, line: int) -> None:
         (("shelf", "t", "b"), "shelf.t is a list here"),
         (("shelf", "t", 0, "b"), "shelf.t[0].b is not a mapping here"),
         (("shelf", 0), "shelf[0] is not there"),
+        (("shelf", "new", 0, "x"), "shelf.new[0].x is not there"),
         (("shelf", "t"), "shelf.t is a list here"),
     ],
 )

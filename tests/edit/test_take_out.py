@@ -7,7 +7,7 @@ import pytest
 from gtp_migrate.edit import EditError
 from gtp_migrate.plan.changes import Add
 
-from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, Asked, becomes, drop, edited, move, spot, text
+from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, Asked, becomes, drop, edited, move, replace, spot, text
 
 BOTH = (move("12"), move("8", EXPERT_OLD, EXPERT_NEW))
 
@@ -39,6 +39,29 @@ def test_move_with_its_comments() -> None:
             b: 1
         """,
         move("12"),
+    )
+
+
+def test_comments_of_another_depth_stay() -> None:
+    becomes(
+        f"a:\n  model_overrides:\n    b: 1\n  # outer\n    # inner\n    {OLD}: 3\n",
+        f"a:\n  # inner\n  {NEW}: 12\n  model_overrides:\n    b: 1\n  # outer\n",
+        move("12"),
+    )
+    becomes(
+        f"a:\n    # inner\n  # outer\n  model_overrides:\n    {OLD}: 3\n    b: 1\n",
+        f"a:\n    # inner\n  {NEW}: 12\n  # outer\n  model_overrides:\n    b: 1\n",
+        move("12"),
+    )
+
+
+def test_a_new_key_that_is_dropped_in_the_same_go() -> None:
+    becomes(f"a:\n  {OLD}: 3\n  {NEW}: null\n", f"a:\n  {NEW}: 12\n", replace("12"), drop(NEW))
+    becomes(
+        f"a:\n  model_overrides:\n    {OLD}: 3\n    {NEW}: null\n",
+        f"a:\n  {NEW}: 12\n",
+        move("12"),
+        drop(NEW),
     )
 
 
