@@ -182,6 +182,7 @@ def test_drop_the_last_one_with_its_overrides() -> None:
     becomes(f"a:\n  b: 1\n  model_overrides:  # o\n    {OLD}: 3\n", "a:\n  b: 1\n  # o\n", drop())
     becomes(f"a:\n  model_overrides:\n    {OLD}: 3\n", "a:\n  model_overrides: {}\n", drop())
     becomes(f"s: &S\n  {OLD}: 3\nb: *S\n", "s: &S {}\nb: *S\n", drop())
+    becomes(f"s: {{{OLD}: 3}}\nb: 1\n", "s: {}\nb: 1\n", drop())
 
 
 # -- the husk ------------------------------------------------------------------------------------------
@@ -288,6 +289,7 @@ REFUSED: list[tuple[str, str, Asked]] = [
     (f"a:\n- {OLD}: 3\n", "nothing would be left around it", drop()),
     (f"a: {{model_overrides: [{OLD}: 3]}}\n", "nothing would be left around it", drop()),
     (f"S: &S\n  {OLD}: 3\na: {{model_overrides: *S}}\n", SHELVED, move("12")),
+    (f"a:\n- model_overrides:\n    b: 1\n    # c\n    {OLD}: 3\n", "its comments have no place to go", move("12")),
     (f"a:\n  ? model_overrides\n  : {OLD}: 3\n", "its model_overrides is written with a `?`", move("12")),
     (f"a:\n- model_overrides:  # c\n    {OLD}: 3\n", SHARED, move("12")),
     (f"a:\n  model_overrides:\n    &M\n    {OLD}: 3\n", ON_ITS_OWN, move("12")),
@@ -306,6 +308,11 @@ def test_refused(before: str, what: str, change: Asked) -> None:
         edited(before, change)
     where = spot(before, OLD)
     assert (caught.value.what, caught.value.line, caught.value.column) == (what, where.line, where.column)
+
+
+def test_two_that_go_behind_a_dash_are_refused() -> None:
+    with pytest.raises(EditError, match="it shares a line with something else"):
+        edited(f"a:\n- {OLD}: 3\n  {EXPERT_OLD}: 2\n  b: 1\n", drop(), drop(EXPERT_OLD))
 
 
 def test_a_hash_in_a_text_is_no_comment() -> None:
