@@ -82,6 +82,16 @@ def test_the_indent_of_the_surroundings(indent: int) -> None:
     )
 
 
+def test_the_indent_of_the_neighbours_comes_first() -> None:
+    becomes(
+        "a:\n  b:\n      c: 1\nd:\n    e: 1\n",
+        "a:\n  b:\n      c: 1\n  new:\n      x: 1\nd:\n    e: 1\n    new:\n        x: 2\n",
+        Add(("a", "new"), "x", "1"),
+        Add(("d", "new"), "x", "2"),
+    )
+    becomes("  a:\n     b: 1\n", "  a:\n     b: 1\n  c:\n     d: 2\n", Add(("c",), "d", "2"))
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
