@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
 
 from gtp_migrate.edit.nodes import BREAK, Alias, Document, Mapping, Node, Pair, Scalar
 from gtp_migrate.plan.changes import Spot
@@ -138,9 +140,12 @@ class Splices:
     def remove(self, start: int, end: int) -> None:
         self._splices.append((start, end, ""))
 
-    def shifted(self, offset: int) -> int:
-        """Where a character of the old text that is not taken out is in the new one."""
-        return offset + sum(len(new) - (end - start) for start, end, new in self._splices if end <= offset)
+    def shift(self) -> Callable[[int], int]:
+        """From where a character is in the old text, one that is not taken out, to where it is in the new one."""
+        in_order = sorted(self._splices, key=lambda splice: splice[1])
+        ends = [end for _, end, _ in in_order]
+        moved = [0, *accumulate(len(new) - (end - start) for start, end, new in in_order)]
+        return lambda offset: offset + moved[bisect_right(ends, offset)]
 
     def apply(self, text: str) -> str:
         pieces: list[str] = []
