@@ -1,6 +1,7 @@
 """Prints the oldest version that pyproject.toml declares of each dependency, as pip takes it."""
 
 import re
+
 import tomllib
 
 with open("pyproject.toml", "rb") as stream:

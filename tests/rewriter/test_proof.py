@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gtp_migrate.plan.settings
+import gtp_migrate.topology
 import pytest
 
 import gtp_migrate.edit
 import gtp_migrate.migrate
 import gtp_migrate.plan.changes
 import gtp_migrate.plan.planner
-import gtp_migrate.plan.settings
-import gtp_migrate.topology
 from gtp_migrate.shards import AXES, Axis
 from tests.rewriter.test_properties import contents, run
 

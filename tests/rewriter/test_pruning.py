@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gtp_migrate.recipes.resolve import ABSENT, MISSING, Assumed, Resolved, Resolver, Unresolved
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from gtp_migrate.recipes.glance import glance
 from gtp_migrate.recipes.keys import LAYOUT_PATHS
-from gtp_migrate.recipes.resolve import ABSENT, MISSING, Assumed, Resolved, Resolver, Unresolved
 from gtp_migrate.recipes.survey import survey
 from gtp_migrate.recipes.tree import Tree
 from tests.rewriter import oracle
