@@ -14,8 +14,8 @@ from gtp_migrate.plan.stock import is_pinned
 from gtp_migrate.problems import Place, RecipeError
 from gtp_migrate.recipes.interpolation import Computed, Resolution, Unresolved, entry_of, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, NEW_KEYS, OLD_KEY_TEXT, SETTINGS, TP, KeyPath, dotted
-from gtp_migrate.recipes.layer import Layer, Leaf, raw, same
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.layer import Layer
+from gtp_migrate.recipes.values import Leaf, at, raw, same
 from gtp_migrate.runs.models import GENERATION_CFG, MEGATRON_CFG_OVERRIDES, TEACHERS, Model
 from gtp_migrate.runs.runs import Resolved, Runs, World
 from gtp_migrate.runs.topology import ABSENT, Topology, TopologyError, side, topology

@@ -10,7 +10,7 @@ from gtp_migrate.plan.needs import OwnNumber
 from gtp_migrate.plan.stock import Stock, Use
 from gtp_migrate.recipes.interpolation import Computed, parse, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, KeyPath
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.values import at
 from gtp_migrate.runs.models import (
     DEFAULT_TEACHER,
     GENERATION_CFG,

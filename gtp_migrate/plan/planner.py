@@ -28,7 +28,7 @@ from gtp_migrate.plan.stock import Setting, Stock, Use
 from gtp_migrate.problems import Place, Problem
 from gtp_migrate.recipes.interpolation import entry_of, is_one, value_of
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, MODEL_OVERRIDES, OLD_KEY_TEXT, TP, KeyPath, dotted
-from gtp_migrate.recipes.layer import Leaf
+from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.topology import TopologyError, effective_ep, old_size
 from gtp_migrate.shards import DENSE
 

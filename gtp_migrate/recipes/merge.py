@@ -14,7 +14,7 @@ from typing import Any
 
 from gtp_migrate.recipes.interpolation import Lookup, Unresolved, parse
 from gtp_migrate.recipes.keys import MISSING, OVERRIDE_MARKER, KeyPath, dotted
-from gtp_migrate.recipes.layer import Landmarks, Leaf, landmarks, raw
+from gtp_migrate.recipes.values import Landmarks, Leaf, at, landmarks, raw
 
 
 class MergeError(Exception):
@@ -57,19 +57,6 @@ def _still_there(root: dict[Any, Any], base: Landmarks, child: Landmarks) -> Lan
     holes = {path: leaf for path, leaf in (*base.holes, *child.holes) if at(root, path) is leaf}
     mappings = [path for path in dict.fromkeys((*base.mappings, *child.mappings)) if type(at(root, path)) is dict]
     return Landmarks(tuple(holes.items()), tuple(mappings))
-
-
-def at(root: Any, path: KeyPath) -> Any:
-    """What stands at `path`, nothing followed; None where there is nothing."""
-    node = root
-    for key in path:
-        if type(node) is dict:
-            node = node.get(key)
-        elif type(node) is list and type(key) is int and key < len(node):
-            node = node[key]
-        else:
-            return None
-    return node
 
 
 def _section(child: dict[Any, Any], key: Any, value: Any) -> Any:
