@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from gtp_migrate import __version__
-from gtp_migrate.__main__ import has_nothing, say_nothing_to_do
+from gtp_migrate.first_look import has_nothing, say_nothing_to_do
 from gtp_migrate.forms import Style, Target
 from gtp_migrate.problems import JudgeError
 from gtp_migrate.recipes.survey import Progress, Survey, survey
@@ -272,14 +272,3 @@ def _start_bar() -> tuple[Any, Any]:
     bar = Progress(console=console, transient=True)
     bar.start()
     return bar, bar.add_task("", total=None)
-
-
-def main() -> None:
-    """The command `gtp-migrate`."""
-    from gtp_migrate.__main__ import main
-
-    main()
-
-
-if __name__ == "__main__":
-    main()
