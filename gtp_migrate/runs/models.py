@@ -1,8 +1,7 @@
 """A resolved recipe → the models that its run builds, each with the `megatron_cfg` that it really gets.
 
 NeMo-RL builds most models from a mapping named `megatron_cfg`, and some in Python from `policy.megatron_cfg`: the
-teachers
-of on-policy distillation, and the model that generates with the Megatron backend.
+teachers of on-policy distillation, and the model that generates with the Megatron backend.
 
 Source, all in NeMo-RL: `models/policy/teacher_worker_group.py` and `algorithms/opd.py` (teachers);
 `models/generation/megatron/config.py` and `build_inference_model` in `models/megatron/setup.py` (generation);

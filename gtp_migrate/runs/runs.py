@@ -1,10 +1,8 @@
 """The runs of a tree: for each recipe its launcher's resolvers, and its models in every world that has to hold.
 
 What a recipe leaves open (a TP that comes with the command line or the environment, a list of merges that two
-versions of
-PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for a model is
-what
-holds in all of them.
+versions of PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for
+a model is what holds in all of them.
 """
 
 from __future__ import annotations
