@@ -43,15 +43,15 @@ _TEACHER_KEYS: dict[str, Any] = {
     "micro_batch_size": 4,
     MEGATRON_CFG_OVERRIDES: {},
 }
-#: More models than any run has: reached only by aliases that multiply.
-_MOST_MODELS = 10_000
+#: More models than any run has.
+_MOST_MODELS = 100_000
 
 
 _CONCERNS = frozenset({MEGATRON_CFG, "generation", "on_policy_distillation", "cluster"})
 
 
 class TooManyModelsError(Exception):
-    """Aliases multiply mappings named `megatron_cfg` beyond all measure."""
+    """There are more mappings named `megatron_cfg` than any recipe has, as aliases may make them."""
 
 
 class Kind(Enum):

@@ -135,8 +135,8 @@ class Runs:
         try:
             found = models(tree, mappings(resolution, tree, merged.landmarks.mappings), as_launched=world.as_launched)
         except TooManyModelsError:
-            what = "has aliases that make more than 10,000 mappings named megatron_cfg"
-            problem = Problem(Place(self.tree.shown(recipe)), what, "write the values out and run again")
+            what = "has more than 100,000 mappings named megatron_cfg"
+            problem = Problem(Place(self.tree.shown(recipe)), what, "take out those that nothing uses")
             raise RecipeError(problem) from None
         return Resolved(resolution, tree, tuple(found))
 
