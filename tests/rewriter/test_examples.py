@@ -65,10 +65,12 @@ def test_a_number_where_it_is_right(becomes: Becomes, style: str) -> None:
     becomes({"base.yaml": BASE}, {"base.yaml": BASE_WITH_NUMBER}, "--style", style)
 
 
+@pytest.mark.launcher("grpo")
 def test_an_interpolation_where_it_is_asked_for(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE}, {"base.yaml": BASE_WITH_INTERPOLATION}, "--style", "interpolation")
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("tp", ["${tp}", "${oc.decode:${oc.env:A_TP_THAT_NOBODY_SETS,4}}", "${max:2,${tp}}"])
 def test_a_tp_from_elsewhere_gets_the_interpolation(becomes: Becomes, tp: str) -> None:
     before = """
@@ -143,6 +145,7 @@ NO_TP = text(
 )
 
 
+@pytest.mark.launcher("grpo")
 def test_no_tp_anywhere(becomes: Becomes) -> None:
     after = NO_TP.replace(
         "gtp_weight_remat_size: 3",
@@ -171,6 +174,7 @@ def test_tp_of_a_file_wins_over_the_assumed_one(becomes: Becomes) -> None:
 # -- a child -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("style", ["auto", "interpolation"])
 def test_a_child_with_another_tp(becomes: Becomes, style: str) -> None:
     becomes({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, {"base.yaml": BASE_WITH_INTERPOLATION}, "--style", style)
@@ -265,6 +269,7 @@ def test_a_child_with_the_same_tp_keeps_the_number(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_NUMBER})
 
 
+@pytest.mark.launcher("grpo")
 def test_the_child_sets_the_size(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -336,6 +341,7 @@ def test_a_child_that_switches_off_may_have_another_tp(becomes: Becomes) -> None
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_switches_off_with_size_one(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -371,6 +377,7 @@ def test_a_child_that_drops_all_overrides(becomes: Becomes) -> None:
 # -- a base without TP ---------------------------------------------------------------------------------
 
 
+@pytest.mark.launcher("grpo")
 def test_a_base_without_tp(becomes: Becomes) -> None:
     children = {
         f"tp{tp}.yaml": f"""
@@ -399,6 +406,7 @@ def test_literal_with_a_base_without_tp(migrate: Migrate, tmp_path: Path) -> Non
         assert found == {("policy", "megatron_cfg"): (tp, tp, 3, 1)}, ran.stderr
 
 
+@pytest.mark.launcher("grpo")
 def test_a_missing_tp_of_three_question_marks(becomes: Becomes) -> None:
     base = BASE.replace(": 4", ": ???")
     becomes(
@@ -438,6 +446,7 @@ GTP3_AFTER = text(
 )
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("order", ["[tp.yaml, gtp3.yaml]", "[gtp3.yaml, tp.yaml]"])
 def test_two_parents(becomes: Becomes, order: str) -> None:
     becomes(
@@ -457,6 +466,7 @@ def test_the_later_of_two_parents_wins(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_parent_reached_twice(becomes: Becomes) -> None:
     becomes(
         {
@@ -469,6 +479,7 @@ def test_a_parent_reached_twice(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_paths_are_relative_to_the_file(becomes: Becomes) -> None:
     becomes(
         {
@@ -480,6 +491,7 @@ def test_paths_are_relative_to_the_file(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_parent_with_another_suffix(becomes: Becomes) -> None:
     """A parent is a parent whatever it is called; only recipes are looked for by name."""
     child = """
@@ -515,6 +527,7 @@ def test_override_at_the_top_drops_what_is_inherited(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_NUMBER})
 
 
+@pytest.mark.launcher("grpo")
 def test_override_deeper_down_is_just_a_key(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -526,6 +539,7 @@ def test_override_deeper_down_is_just_a_key(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_INTERPOLATION})
 
 
+@pytest.mark.launcher("grpo")
 def test_override_false_is_no_override(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -554,6 +568,7 @@ TEACHER = text(
 )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_merge_key_with_another_tp(becomes: Becomes) -> None:
     becomes(
         {"a.yaml": TEACHER},
@@ -580,6 +595,7 @@ def test_literal_with_a_merge_key_and_another_tp(stays: Stays) -> None:
     assert any("teacher.megatron_cfg" in line or "merge key" in line for line in ran.problems)
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_of_a_recipe_with_a_merge_key(becomes: Becomes) -> None:
     """The merge is the parent's own: a child that changes the policy's TP does not change the teacher's."""
     before = TEACHER.replace("    tensor_model_parallel_size: 8\n", "    context_parallel_size: 2\n")
@@ -595,6 +611,7 @@ def test_a_child_of_a_recipe_with_a_merge_key(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_an_alias_gives_it_another_tp(becomes: Becomes) -> None:
     before = """
         policy:
@@ -666,6 +683,7 @@ def test_a_whole_megatron_cfg_by_interpolation(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_overrides_by_interpolation_under_another_tp(becomes: Becomes) -> None:
     """A relative interpolation would be resolved where the overrides stand: only numbers keep both right."""
     before = """
@@ -699,6 +717,7 @@ def test_overrides_by_interpolation_under_another_tp(becomes: Becomes) -> None:
 # -- holders -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize(
     "text",
     [
@@ -763,6 +782,7 @@ def test_a_parent_outside_that_holds_an_old_setting_and_a_child_with_one(migrate
     assert ran.files["base.yaml"] == BASE
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("checkout", [True, False], ids=["in a checkout", "in a folder"])
 @pytest.mark.parametrize("given", ["base.yaml", "./base.yaml"])
 def test_a_base_given_alone_stays_right_for_its_children(
@@ -787,6 +807,7 @@ def test_literal_with_an_excluded_child_leaves_the_base(stays: Stays) -> None:
     assert any("child.yaml" in line for line in ran.problems)
 
 
+@pytest.mark.launcher("grpo")
 def test_an_excluded_child_is_still_thought_of(becomes: Becomes) -> None:
     becomes(
         {"base.yaml": BASE, "child.yaml": CHILD_WITH_TP},

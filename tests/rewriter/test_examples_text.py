@@ -93,6 +93,7 @@ def test_a_whole_recipe_as_json(becomes: Becomes) -> None:
     becomes({"a.yaml": before % OLD}, {"a.yaml": (before % NEW).replace("3}", "12}")})
 
 
+@pytest.mark.launcher("grpo")
 def test_an_interpolation_in_json_is_quoted(becomes: Becomes) -> None:
     before = '{"policy": {"megatron_cfg": {"tensor_model_parallel_size": 4, "model_overrides": {"%s": 3}}}}\n'
     after = (before % NEW).replace("3}", '"${mul:3,${..tensor_model_parallel_size}}"}')
