@@ -125,18 +125,23 @@ def launched(request: pytest.FixtureRequest) -> Callable[[dict[str, Content]], d
     starts them, so that nobody knows.
     """
     mark = request.node.get_closest_marker("launcher")
-    section = f"{mark.args[0]}: {{max_num_steps: 1}}\n" if mark else ""
 
     def launched(files: dict[str, Content]) -> dict[str, Content]:
-        return {name: _with_section(name, dedent(content), section) for name, content in files.items()}
+        if mark is None:
+            return files
+        return {name: _with_section(name, dedent(content), mark.args[0]) for name, content in files.items()}
 
     return launched
 
 
-def _with_section(name: str, content: Content, section: str) -> Content:
-    if isinstance(content, bytes) or name.endswith(".py") or content.startswith("{") or not section:
+def _with_section(name: str, content: Content, algorithm: str) -> Content:
+    if isinstance(content, bytes) or name.endswith(".py"):
         return content
-    return content + ("" if content.endswith("\n") else "\n") + section
+    if content.startswith("{"):
+        content = content.rstrip().removesuffix("}") + f', "{algorithm}": {{"max_num_steps": 1}}}}\n'
+    else:
+        content += ("" if content.endswith("\n") else "\n") + f"{algorithm}: {{max_num_steps: 1}}\n"
+    return content.encode()
 
 
 @pytest.fixture
@@ -205,6 +210,7 @@ def stays(migrate: Migrate, launched: Callable[..., dict[str, Content]]) -> Call
 
 
 def _text(content: Content) -> Content:
+    content = dedent(content)
     if isinstance(content, bytes):
         with contextlib.suppress(UnicodeDecodeError):
             return content.decode()

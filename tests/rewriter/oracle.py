@@ -177,9 +177,7 @@ def models(
         as_launched: teachers as a launcher makes them, by way of its MasterConfig.
         known: see `load`.
     """
-    versions = restated.Versions(typed and migrated, migrated, as_launched)
-    with resolvers(registered=registered):
-        config = load(path, known)
+    config = load(path, known)
     with resolvers(registered=registered):
         try:
             for holder in holders(config).values() if tp is not None else ():
@@ -189,7 +187,13 @@ def models(
         except Exception:
             return None
     assert isinstance(plain, dict)
+    # Before: a NeMo-RL that types the fields already, if the recipe has one.
+    versions = restated.Versions(typed and (migrated or _has_typed(plain)), migrated, as_launched)
     return dict(restated.models_of(plain, versions))
+
+
+def _has_typed(config: dict[str, Any]) -> bool:
+    return any(cfg.get(key) is not None for _, cfg in restated.megatron_cfgs(config, "") for key in NEW)
 
 
 def assert_runs_as_before(

@@ -589,10 +589,12 @@ def test_a_merge_key_with_the_same_tp(becomes: Becomes) -> None:
     )
 
 
-def test_literal_with_a_merge_key_and_another_tp(stays: Stays) -> None:
-    """An addition would hide what is merged: left, and said."""
-    ran = stays({"a.yaml": TEACHER}, "--style", "literal")
-    assert any("teacher.megatron_cfg" in line or "merge key" in line for line in ran.problems)
+def test_literal_with_a_merge_key_and_another_tp(becomes: Becomes) -> None:
+    """The teacher gets overrides of its own, which hide the merged ones: all of those are in it."""
+    shelf = TEACHER.replace("gtp_weight_remat_size: 3", "gtp_weight_remat_size: 3\n      hidden_dropout: 0.1")
+    after = shelf.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 6")
+    own = "    model_overrides:\n      hidden_dropout: 0.1\n      tensor_parallel_num_weight_shards: 24\n"
+    becomes({"a.yaml": shelf}, {"a.yaml": after + own}, "--style", "literal")
 
 
 @pytest.mark.launcher("grpo")
@@ -717,29 +719,52 @@ def test_overrides_by_interpolation_under_another_tp(becomes: Becomes) -> None:
 # -- holders -------------------------------------------------------------------------------------------
 
 
+HOLDERS = [
+    "policy:\n  megatron_cfg: MC\n",
+    "teacher:\n  megatron_cfg: MC\n",
+    "value:\n  megatron_cfg: MC\n",
+    "my_own_model:\n  megatron_cfg: MC\n",
+    "a:\n  b:\n    c:\n      d:\n        megatron_cfg: MC\n",
+    "megatron_cfg: MC\n",
+    "7: {megatron_cfg: MC}\n",
+    "with a blank: {megatron_cfg: MC}\n",
+    "a:\n  megatron_cfg:\n    inner: {megatron_cfg: MC}\n",
+]
+IN_LISTS = ["teachers:\n- megatron_cfg: MC\n- megatron_cfg: MC\n", "a: [[{b: {megatron_cfg: MC}}]]\n"]
+
+
+def holding(holder: str, key: str, value: str) -> str:
+    return holder.replace("MC", f"{{tensor_model_parallel_size: 2, model_overrides: {{{key}: {value}}}}}")
+
+
+@pytest.mark.parametrize("style", ["auto", "literal"])
+@pytest.mark.parametrize("holder", [*HOLDERS, *IN_LISTS])
+def test_every_holder(becomes: Becomes, holder: str, style: str) -> None:
+    before = holding(holder, "gtp_weight_remat_size", "3")
+    after = holding(holder, "tensor_parallel_num_weight_shards", "6")
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--style", style)
+
+
+@pytest.mark.launcher("grpo")
+@pytest.mark.parametrize("holder", [*HOLDERS, *IN_LISTS])
+def test_every_holder_with_an_interpolation(becomes: Becomes, holder: str) -> None:
+    before = holding(holder, "gtp_weight_remat_size", "3")
+    after = holding(holder, "tensor_parallel_num_weight_shards", '"${mul:3,${..tensor_model_parallel_size}}"')
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--style", "interpolation")
+
+
 @pytest.mark.launcher("grpo")
 @pytest.mark.parametrize(
-    "text",
+    "holder",
     [
-        "policy:\n  megatron_cfg: MC\n",
-        "teacher:\n  megatron_cfg: MC\n",
-        "value:\n  megatron_cfg: MC\n",
-        "my_own_model:\n  megatron_cfg: MC\n",
-        "a:\n  b:\n    c:\n      d:\n        megatron_cfg: MC\n",
-        "megatron_cfg: MC\n",
-        "teachers:\n- megatron_cfg: MC\n- megatron_cfg: MC\n",
-        "a: [[{b: {megatron_cfg: MC}}]]\n",
-        "7: {megatron_cfg: MC}\n",
-        "with a blank: {megatron_cfg: MC}\n",
-        "a:\n  megatron_cfg:\n    inner: {megatron_cfg: MC}\n",
+        *HOLDERS,
+        *(pytest.param(each, marks=pytest.mark.xfail(strict=True, reason="core_faults 2: lists")) for each in IN_LISTS),
     ],
 )
-@pytest.mark.parametrize("style", ["auto", "interpolation"])
-def test_every_holder(becomes: Becomes, text: str, style: str) -> None:
-    before = text.replace("MC", "{tensor_model_parallel_size: 2, model_overrides: {gtp_weight_remat_size: 3}}")
-    new = "6" if style == "auto" else '"${mul:3,${..tensor_model_parallel_size}}"'
-    after = before.replace("gtp_weight_remat_size: 3", f"tensor_parallel_num_weight_shards: {new}")
-    becomes({"a.yaml": before}, {"a.yaml": after}, "--style", style)
+def test_every_holder_where_resolvers_are_known(becomes: Becomes, holder: str) -> None:
+    """A number where TP stands beside it, whoever starts it."""
+    before = holding(holder, "gtp_weight_remat_size", "3")
+    becomes({"a.yaml": before}, {"a.yaml": holding(holder, "tensor_parallel_num_weight_shards", "6")})
 
 
 # -- files outside the given paths ---------------------------------------------------------------------
@@ -770,6 +795,7 @@ def test_a_parent_outside_that_holds_an_old_setting_is_said(stays: Stays) -> Non
     assert "outside the given paths" in ran.problems[0]
 
 
+@pytest.mark.xfail(strict=True, reason="core_faults 1: what an old key hid comes to light")
 def test_a_parent_outside_that_holds_an_old_setting_and_a_child_with_one(migrate: Migrate) -> None:
     """The child's own word wins over what it inherits, so it can be migrated; the parent is said."""
     child = """
@@ -802,9 +828,13 @@ def test_literal_with_a_base_given_alone_leaves_it(stays: Stays) -> None:
     assert any("child.yaml" in line for line in ran.problems)
 
 
-def test_literal_with_an_excluded_child_leaves_the_base(stays: Stays) -> None:
-    ran = stays({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, "--style", "literal", "--exclude", "child.yaml")
-    assert any("child.yaml" in line for line in ran.problems)
+def test_literal_with_an_excluded_child(migrate: Migrate) -> None:
+    """It blocks nobody: the base is written, and the child that it is no longer right for is said."""
+    ran = migrate({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, "--style", "literal", "--exclude", "child.yaml")
+    assert ran.code == 3
+    assert ran.files == {"base.yaml": BASE_WITH_NUMBER, "child.yaml": CHILD_WITH_TP}
+    assert [line.split(": ")[0] for line in ran.problems] == ["child.yaml"]
+    assert "left out on purpose" in ran.problems[0]
 
 
 @pytest.mark.launcher("grpo")

@@ -161,17 +161,51 @@ def test_an_etp_that_fails_here_is_set_all_the_same(stays: Callable[..., Any]) -
 
 @pytest.mark.launcher("grpo")
 def test_all_resolvers_of_nemo_rl(becomes: Callable[..., Any]) -> None:
-    before = recipe("${sub:5,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${div:6,2}}")
-    stays_int = before.replace("${add:1,${div:6,2}}", "${add:1,${mul:1,3}}")
+    before = recipe("${mul:3,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${mul:1,3}}")
+    new = "tensor_parallel_num_weight_shards: ${mul:${mul:3,${max:1,2}},${..tensor_model_parallel_size}}"
+    becomes({"a.yaml": before}, {"a.yaml": before.replace("gtp_weight_remat_size: ${mul:3,${max:1,2}}", new)})
+
+
+SUB = recipe("${sub:5,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${mul:1,3}}")
+#: As newer ones register them.
+WITH_SUB = """\
+from omegaconf import OmegaConf
+
+def register_omegaconf_resolvers():
+    OmegaConf.register_new_resolver("add", lambda a, b: a + b)
+    OmegaConf.register_new_resolver("mul", lambda a, b: a * b)
+    OmegaConf.register_new_resolver("sub", lambda a, b: a - b)
+    OmegaConf.register_new_resolver("max", lambda a, b: max(a, b))
+"""
+
+
+@pytest.mark.launcher("grpo")
+def test_a_resolver_that_the_oldest_nemo_rl_lacks(stays: Callable[..., Any]) -> None:
+    ran = stays({"a.yaml": SUB})
+    assert [line.split(": ")[0] for line in ran.problems] == ["a.yaml:5:7"]
+    assert "Unsupported interpolation type sub" in ran.problems[0]
+
+
+@pytest.mark.launcher("grpo")
+def test_the_resolvers_of_the_nemo_rl_around(migrate: Callable[..., Any]) -> None:
+    files = {
+        "nemo_rl/models/policy/__init__.py": "class MegatronConfig(TypedDict):\n    enabled: bool\n",
+        "nemo_rl/utils/config.py": WITH_SUB,
+        "a.yaml": SUB,
+    }
+    ran = migrate(files)
+    assert ran.code == 0, ran.stderr
     new = "tensor_parallel_num_weight_shards: ${mul:${sub:5,${max:1,2}},${..tensor_model_parallel_size}}"
-    becomes({"a.yaml": stays_int}, {"a.yaml": stays_int.replace("gtp_weight_remat_size: ${sub:5,${max:1,2}}", new)})
+    assert new in ran.files["a.yaml"]
 
 
 @pytest.mark.launcher("grpo")
 def test_a_recipe_without_megatron_still_loads(stays: Callable[..., Any]) -> None:
     """NeMo-RL resolves every interpolation at the start, also one that nothing needs."""
     ran = stays({"a.yaml": recipe(3, "enabled: false")})
-    assert "a.yaml: policy.megatron_cfg has no TP and Megatron switched off" in ran.stderr
+    assert "a.yaml:5:7: gtp_weight_remat_size is for policy.megatron_cfg, which has no TP" in ran.problems[0]
+    assert "Megatron switched off" in ran.problems[0]
+    assert "--tp N" in ran.problems[0]
 
 
 def test_a_recipe_without_megatron_and_a_tp_to_assume(becomes: Callable[..., Any]) -> None:
@@ -213,6 +247,7 @@ def test_a_child_over_a_mapping_that_is_an_interpolation(becomes: Callable[..., 
     becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
 
 
+@pytest.mark.xfail(strict=True, reason="core_faults 3: found by its own place, not by that of what it stands for")
 @pytest.mark.launcher("grpo")
 def test_a_megatron_cfg_that_stands_under_another_name(becomes: Callable[..., Any]) -> None:
     base = (
