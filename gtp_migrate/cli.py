@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -12,11 +12,18 @@ import typer
 
 from gtp_migrate import __version__
 from gtp_migrate.forms import Style, Target
+from gtp_migrate.recipes.survey import Progress, Survey, survey
+from gtp_migrate.streams import Tally, guarded_streams, safe_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gtp_migrate.migrate import Options
     from gtp_migrate.outcome import Outcome
+
+
+#: How far the writing has come, for whoever interrupts it.
+_tally = Tally()
 
 
 class Exit(IntEnum):
@@ -26,6 +33,13 @@ class Exit(IntEnum):
     LEFT_TO_MIGRATE = 1
     WRONG_USAGE = 2
     NEEDS_A_PERSON = 3
+
+
+class Prove(str, Enum):
+    """`--prove`."""
+
+    RULE = "rule"
+    REAL = "real"
 
 
 class TargetOption(str, Enum):
@@ -89,14 +103,25 @@ def migrate(
         bool,
         typer.Option("--runtime-shim", help="These runs install the runtime shim, which keeps copied models whole."),
     ] = False,
+    prove: Annotated[
+        Prove,
+        typer.Option(
+            help="rule: every run is resolved before and after, and compared by Core's rule. real: NeMo-RL's own functions "
+            "on a Bridge provider are asked as well (in their container)."
+        ),
+    ] = Prove.RULE,
     maps: Annotated[
         list[str] | None,
         typer.Option("--map", metavar="FROM=TO", help="In `defaults:`, take FROM/… for TO/… (repeatable)."),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Leave these files alone (repeatable). They are still read as parents."),
+        typer.Option(
+            metavar="PATTERN",
+            help="Leave these files alone, by gitignore's rules (repeatable). They are still read as parents.",
+        ),
     ] = None,
+    no_ignore: Annotated[bool, typer.Option("--no-ignore", help="Take also files that git ignores.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print problems only.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List every setting and every recipe.")] = False,
     version: Annotated[
@@ -113,41 +138,30 @@ def migrate(
     Exit codes: 0 done, or nothing to do; 1 with --check, something is left to migrate; 2 wrong usage;
     3 some recipes need a person (the rest was done).
     """
-    from gtp_migrate.recipes.survey import survey
-
     if dry_run and check:
         _wrong("--dry-run and --check exclude each other; give one of them")
     with _progress(quiet) as progress:
         try:
-            surveyed = survey(paths, tuple(exclude or ()), progress)
+            surveyed = survey(paths, tuple(exclude or ()), progress, no_ignore)
         except OSError as error:
-            _wrong(f"{error.filename}: cannot be read ({error.strerror}); give a file or a folder that is there")
-        if not surveyed.data and not surveyed.problems and not surveyed.inherits_from_outside():
-            if not quiet:
-                files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
-                print(f"Nothing to migrate in {files}.", file=sys.stderr)
-            return
-        from gtp_migrate.migrate import Options, write_all
-        from gtp_migrate.migrate import migrate as work_out
-        from gtp_migrate.runs.nemo_rl import UndecidedError
-        from gtp_migrate.runs.runs import Assumed
-
-        options = Options(
-            tuple(paths),
-            None if target is TargetOption.AUTO else Target(target.value),
-            style,
-            Assumed(tp, etp, ep),
-            runtime_shim,
-            _maps(maps or []),
+            _wrong(f"{safe_text(str(error.filename))}: cannot be read ({error.strerror}); give one that is there")
+        if not (surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored):
+            if not surveyed.inherits_from_outside():
+                if not quiet:
+                    files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
+                    print(f"Nothing to migrate in {files}.", file=sys.stderr)
+                return
+        outcome = _work_out(
+            _options(paths, target, style, (tp, etp, ep), runtime_shim, prove is Prove.REAL, maps or []),
+            surveyed,
+            progress,
         )
-        try:
-            outcome = work_out(options, surveyed, progress)
-        except UndecidedError as error:
-            _wrong(str(error))
         if not (dry_run or check):
-            write_all(outcome, progress)
+            from gtp_migrate.write_all import write_all
+
+            write_all(outcome, _tally)
     if dry_run:
-        _print_diff(outcome, options.paths)
+        _print_diff(outcome, tuple(paths))
     _print_summary(outcome, "migrated" if not (dry_run or check) else "to migrate", quiet, verbose)
     if check and (outcome.edited or outcome.left):
         if outcome.edited and not quiet:
@@ -155,6 +169,33 @@ def migrate(
         raise typer.Exit(Exit.LEFT_TO_MIGRATE)
     if outcome.problems:
         raise typer.Exit(Exit.NEEDS_A_PERSON)
+
+
+def _options(
+    paths: list[str],
+    target: TargetOption,
+    style: Style,
+    assumed: tuple[int | None, int | None, int | None],
+    runtime_shim: bool,
+    prove_real: bool,
+    maps: list[str],
+) -> Options:
+    from gtp_migrate.migrate import Options
+    from gtp_migrate.runs.runs import Assumed
+
+    form = None if target is TargetOption.AUTO else Target(target.value)
+    return Options(tuple(paths), form, style, Assumed(*assumed), runtime_shim, prove_real, _maps(maps))
+
+
+def _work_out(options: Options, surveyed: Survey, progress: Progress) -> Outcome:
+    from gtp_migrate.judge.client import JudgeError
+    from gtp_migrate.migrate import migrate
+    from gtp_migrate.runs.nemo_rl import UndecidedError
+
+    try:
+        return migrate(options, surveyed, progress)
+    except (JudgeError, UndecidedError) as error:
+        _wrong(str(error))
 
 
 def _maps(texts: list[str]) -> dict[str, str]:
@@ -197,7 +238,7 @@ def _print_summary(outcome: Outcome, done: str, quiet: bool, verbose: bool) -> N
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def _progress(quiet: bool) -> Iterator[Progress]:
     """A progress bar for what takes more than a second, where somebody looks on."""
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
@@ -236,7 +277,9 @@ def _start_bar() -> tuple[Any, Any]:
 
 def main() -> None:
     """The command `gtp-migrate`."""
-    app(prog_name="gtp-migrate")
+    global _tally
+    with guarded_streams() as _tally:
+        app(prog_name="gtp-migrate")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ from typing import Any
 from gtp_migrate.forms import Target
 from gtp_migrate.plan.stock import is_pinned
 from gtp_migrate.problems import Place, RecipeError
-from gtp_migrate.recipes.interpolation import Resolution, Unresolved, entry_of, value_of
+from gtp_migrate.recipes.interpolation import Computed, Resolution, Unresolved, entry_of, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, NEW_KEYS, OLD_KEY_TEXT, SETTINGS, TP, KeyPath, dotted
 from gtp_migrate.recipes.layer import Layer, Leaf, raw, same
+from gtp_migrate.recipes.merge import at
 from gtp_migrate.runs.models import GENERATION_CFG, MEGATRON_CFG_OVERRIDES, TEACHERS, Model
 from gtp_migrate.runs.runs import Resolved, Runs, World
 from gtp_migrate.runs.topology import ABSENT, Topology, TopologyError, side, topology
@@ -192,22 +193,11 @@ class _Comparison:
             changed.append(path)
             if not _is_setting(path, one, other):
                 yield self._failure(f"{dotted(path)} would change, which is no setting")
-        for path, leaf in new.resolution.holes.below(new.resolution.root):
-            if self._is_touched(new.resolution, path, changed):
-                yield from self._compare_values(path, leaf, old.resolution, new.resolution)
-
-    @staticmethod
-    def _is_touched(resolution: Resolution, path: KeyPath, changed: list[KeyPath]) -> bool:
-        if path in changed:
-            return True
-        return any(
-            target[: len(each)] == each or each[: len(target)] == target
-            for target in resolution.reach(path)
-            for each in changed
-        )
+        for path, leaf in new.resolution.touched(changed):
+            yield from self._compare_values(path, leaf, old.resolution, new.resolution)
 
     def _compare_values(self, path: KeyPath, leaf: Leaf, old: Resolution, new: Resolution) -> Iterator[Failure]:
-        known = dict(old.holes.below(old.root))
+        known = dict(old.holes)
         before = old.evaluate(path, known[path]) if path in known else _NOTHING
         if isinstance(before, Unresolved):
             return
@@ -215,7 +205,7 @@ class _Comparison:
         is_new = before is _NOTHING or path[-1] in NEW_KEYS
         if isinstance(after, Unresolved):
             if is_new and path[-1] in NEW_KEYS:
-                parent = _at(new.root, path[:-2])
+                parent = at(new.root, path[:-2])
                 if isinstance(parent, dict) and raw(parent.get("enabled")) is False and TP not in parent:
                     what = (
                         f"{dotted(path[:-2])} has no TP and Megatron switched off: what refers to TP would not load "
@@ -247,17 +237,6 @@ def _axis_of(old: Topology, new: Topology) -> Axis:
     return AXES[0] if old.gtp != new.gtp else AXES[1]
 
 
-def _at(node: Any, path: KeyPath) -> Any:
-    for key in path:
-        if isinstance(node, dict):
-            node = node.get(key)
-        elif isinstance(node, list) and isinstance(key, int) and key < len(node):
-            node = node[key]
-        else:
-            return None
-    return node
-
-
 def _without(cfg: dict[Any, Any]) -> dict[Any, Any]:
     """A `megatron_cfg` without the `model_overrides` that nothing is in."""
     overrides = cfg.get(MODEL_OVERRIDES)
@@ -272,15 +251,21 @@ def _same_but_settings(one: Any, other: Any) -> bool:
     """Whether two resolved values are the same in all but the settings."""
     if one is other:
         return True
+    if isinstance(one, Computed) and isinstance(other, Computed) and one.leaf is other.leaf and one.path == other.path:
+        return True  # what it refers to is compared where it stands
     one, other = value_of(one), value_of(other)
     if isinstance(one, Unresolved) and isinstance(other, Unresolved):
         return True
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = {key for key in (*one, *other) if key not in SETTINGS}
-        return all(
-            _same_but_settings(one.get(key, {} if key in _HUSKS else _NOTHING), other.get(key, {} if key in _HUSKS else _NOTHING))
-            for key in keys
-        )
+        for key in {**one, **other}:
+            a, b = one.get(key, _NOTHING), other.get(key, _NOTHING)
+            if a is b or key in SETTINGS:
+                continue
+            if key in _HUSKS:
+                a, b = ({} if each is _NOTHING else each for each in (a, b))
+            if not _same_but_settings(a, b):
+                return False
+        return True
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(_same_but_settings(a, b) for a, b in zip(one, other, strict=True))
     return same(one, other)
@@ -294,9 +279,11 @@ def differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[tuple[KeyP
     if one is other:
         return
     if isinstance(one, dict) and isinstance(other, dict):
-        for key in {**one, **other}:
-            here = (*path, key)
+        for key in one if one.keys() == other.keys() else {**one, **other}:
             a, b = one.get(key, _NOTHING), other.get(key, _NOTHING)
+            if a is b:
+                continue
+            here = (*path, key)
             if a is _NOTHING or b is _NOTHING:
                 yield here, a, b
                 present = b if a is _NOTHING else a

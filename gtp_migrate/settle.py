@@ -1,125 +1,159 @@
-"""What is written and what stays as it is, in which order: files that share a recipe stand or fall together."""
+"""What is written and what stays as it is: files that share a recipe stand or fall together."""
 
 from __future__ import annotations
 
-import graphlib
-import itertools
 from collections.abc import Iterable, Mapping
 
-
-class Groups:
-    """Files that are layers of one recipe, directly or through others."""
-
-    def __init__(self) -> None:
-        self._above: dict[str, str] = {}
-
-    def find(self, path: str) -> str:
-        """The file that stands for the group."""
-        root = path
-        while (above := self._above.get(root, root)) != root:
-            root = above
-        while path != root:
-            self._above[path], path = root, self._above.get(path, path)
-        return root
-
-    def join(self, paths: list[str]) -> None:
-        """Puts files into one group."""
-        for path in paths[1:]:
-            self._above[self.find(path)] = self.find(paths[0])
+from gtp_migrate.draft import Draft
+from gtp_migrate.edit import edit
+from gtp_migrate.order import Groups, without_bad, writing_order
+from gtp_migrate.outcome import Edited, Outcome
+from gtp_migrate.plan.planner import Plan, Planned
+from gtp_migrate.plan.stock import Stock, is_pinned
+from gtp_migrate.problems import Problem
+from gtp_migrate.proof import Failure
+from gtp_migrate.recipes.keys import OLD_KEY_TEXT
+from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.runs.layout import layout
+from gtp_migrate.runs.models import Kind
+from gtp_migrate.runs.runs import Runs
 
 
-def settle(recipes: Mapping[str, list[str]], changed: set[str], bad: set[str]) -> tuple[set[str], Groups]:
-    """Leaves all that is connected with a failure.
+def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure] = ()) -> None:
+    """Leaves the files that are connected with a failure as they are, and keeps the rest.
 
     Args:
-        recipes: the files of each recipe, earliest layer first.
-        changed: files that would be changed.
-        bad: files that must stay as they are, changed or not.
-
-    Returns:
-        The files to write, and how they hang together.
+        outcome: where all is put down.
+        stock: the settings and the runs.
+        latest: the plan, and what the proof says of it.
+        more: what another judge says of it.
     """
-    groups = Groups()
-    for paths in recipes.values():
-        groups.join([path for path in paths if path in changed or path in bad])
-    bad_groups = {groups.find(path) for path in bad}
-    return {path for path in changed if groups.find(path) not in bad_groups}, groups
+    tree, planned = stock.tree, latest.plan
+    real = {recipe: tree.files[recipe].found.real for recipe in tree.files}
+    layers = {recipe: [real[layer] for layer in _order(tree, recipe)] for recipe in tree.recipes}
+    by_file = planned.by_file()
+    blocked = {real[recipe] for recipe in planned.blocked}
+    bad = blocked | (by_file.keys() - latest.texts.keys())
+    if any(recipe in tree.unknown_parents and tree.files[recipe].given for recipe in planned.blocked):
+        bad |= by_file.keys()
+    outcome.problems += [*planned.problems, *latest.unwritable]
+    for failure in (*latest.failures, *more):
+        paths = [path for path in layers[failure.recipe] if path in latest.texts]
+        is_set_aside = tree.files[failure.recipe].set_aside
+        if not is_set_aside:
+            bad.update(paths)
+        if blocked.isdisjoint(layers[failure.recipe]) and paths:
+            outcome.problems.append(_problem(tree, failure, is_set_aside))
+    kept, groups = without_bad(layers, set(latest.texts), bad)
+    after = latest.after if len(kept) == len(latest.texts) else stock.runs.on(
+        tree.with_texts({path: latest.texts[path] for path in kept})
+    )
+    _keep(outcome, tree, by_file, {path: latest.texts[path] for path in kept}, layers, groups)
+    outcome.left = outcome.left or _is_left(stock, planned, kept)
+    _lay_out(outcome, stock, layers, kept, after)
 
 
-def writing_order(recipes: Iterable[list[str]], kept: set[str]) -> list[str]:
-    """Later layers before earlier ones.
-
-    A count in a later layer wins over an old size below it, so that a tree that is half written still means the same;
-    the other way round it would not.
-    """
-    later: dict[str, set[str]] = {path: set() for path in sorted(kept)}
-    for paths in recipes:
-        layers = [path for path in dict.fromkeys(reversed(paths)) if path in kept]
-        for one, other in itertools.pairwise(layers):
-            later[other].add(one)
-    try:
-        return list(graphlib.TopologicalSorter(later).static_order())
-    except graphlib.CycleError:
-        return _order_with_circles(later)
+def _order(tree: Tree, recipe: str) -> tuple[str, ...]:
+    """The layers of a recipe, as far as they can be told where it cannot be loaded."""
+    if recipe in tree.orders:
+        return tree.orders[recipe]
+    seen: dict[str, None] = {}
+    pending = [recipe]
+    while pending:
+        here = pending.pop()
+        if here not in seen and here in tree.files:
+            seen[here] = None
+            pending += tree.parents.get(here, ())
+    return tuple(reversed(seen))
 
 
-def _order_with_circles(first: dict[str, set[str]]) -> list[str]:
-    """Each after those it waits for; where some wait for each other, one of them goes first.
-
-    That is so where one recipe inherits from two files in one order, and another in the other: none is right
-    for both. A run that is killed between the two leaves a tree of which the next run says so.
-    """
-    order: list[str] = []
-    done: set[str] = set()
-    waiting = dict.fromkeys(first)
-    while waiting:
-        ready = [path for path in waiting if first[path] <= done]
-        if not ready:
-            ready = [_in_a_circle(first, done, next(iter(waiting)))]
-        for path in ready:
-            del waiting[path]
-        order += ready
-        done.update(ready)
-    return order
+def _problem(tree: Tree, failure: Failure, is_set_aside: bool) -> Problem:
+    todo = failure.todo or "nothing that is connected with it was changed; migrate it by hand"
+    if is_set_aside:
+        todo = "it is left out on purpose and was not looked after; give it its own number by hand"
+    elif not tree.files[failure.recipe].given:
+        todo = "nothing that is connected with it was changed; give this file too"
+    elif failure.model == "generation" and not failure.todo:
+        todo = (
+            "nothing that is connected with it was changed; give --target megatron-cfg for a NeMo-RL that types the "
+            "fields, or --runtime-shim where these runs install the shim: both keep this copy's weights whole"
+        )
+    return Problem(failure.place, failure.what, todo)
 
 
-def _in_a_circle(first: dict[str, set[str]], done: set[str], start: str) -> str:
-    """A file that waits for no file but those that wait for it, directly or through others."""
-    for circle in _circles(first, done, start):
-        return min(circle)
-    return start
+def _keep(
+    outcome: Outcome,
+    tree: Tree,
+    by_file: Mapping[str, list[Planned]],
+    kept: Mapping[str, str],
+    layers: Mapping[str, list[str]],
+    groups: Groups,
+) -> None:
+    """Puts down what is to be written, in the order of writing."""
+    by_real = {tree.files[recipe].found.real: recipe for recipe in tree.layers}
+    grouped: dict[str, list[Edited]] = {}
+    for path in writing_order(layers.values(), set(kept)):
+        recipe = by_real[path]
+        shown = tree.layers[recipe].source.shown
+        before = tree.text(recipe)
+        changes = [planned.change for planned in by_file[path]]
+        meanwhile = None
+        if any(getattr(change, "is_null", False) for change in changes):
+            meanwhile = edit(before, changes, keep_nulls=True).encode("utf-8")
+        edited = Edited(path, shown, before.encode("utf-8"), kept[path].encode("utf-8"), meanwhile)
+        outcome.edited.append(edited)
+        grouped.setdefault(groups.find(path), []).append(edited)
+    outcome.groups = list(grouped.values())
+    outcome.changes = [planned for path, changes in by_file.items() if path in kept for planned in changes]
+    outcome.proven = {
+        tree.shown(recipe): frozenset(paths) & kept.keys()
+        for recipe, paths in layers.items()
+        if not kept.keys().isdisjoint(paths)
+    }
 
 
-def _circles(first: dict[str, set[str]], done: set[str], start: str) -> Iterable[set[str]]:
-    """The strongly connected parts of what `start` waits for, innermost first (Tarjan)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    path: list[str] = []
-    on_path: set[str] = set()
-    stack: list[tuple[str, list[str]]] = []
+def _is_left(stock: Stock, planned: Plan, kept: set[str]) -> bool:
+    """Whether a setting that should be changed stays in a given file."""
+    done = {each.setting for each in planned.changes if each.real in kept}
+    wanted = {each.setting for each in planned.changes} | planned.left
+    tree = stock.tree
+    unread = (tree.files[recipe] for recipe in tree.unreadable)
+    return bool(wanted - done) or any(file.given and file.glance.old for file in unread)
 
-    def enter(node: str) -> None:
-        index[node] = low[node] = len(index)
-        path.append(node)
-        on_path.add(node)
-        stack.append((node, sorted(first[node] - done)))
 
-    enter(start)
-    while stack:
-        node, onward = stack[-1]
-        if onward:
-            other = onward.pop()
-            if other not in index:
-                enter(other)
-            elif other in on_path:
-                low[node] = min(low[node], index[other])
+def mention(outcome: Outcome, tree: Tree) -> None:
+    """Names old keys in texts, where nobody can tell what becomes of them: a line a file."""
+    seen: set[str] = set()
+    for recipe, layer in tree.layers.items():
+        if not layer.mentions or layer.source.real in seen or not tree.files[recipe].given:
             continue
-        stack.pop()
-        if stack:
-            low[stack[-1][0]] = min(low[stack[-1][0]], low[node])
-        if low[node] == index[node]:
-            at = path.index(node)
-            circle = set(path[at:])
-            del path[at:]
-            on_path -= circle
-            yield circle
+        seen.add(layer.source.real)
+        more = len(layer.mentions) - 1
+        lines = f", and {more} more" if more else ""
+        what = f"mentions {OLD_KEY_TEXT} in a text or a longer key{lines}"
+        todo = "look whether something reads it there, and write the number of shards instead"
+        outcome.problems.append(Problem(layer.mentions[0], what, todo))
+        outcome.left = True
+
+
+def _lay_out(
+    outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs
+) -> None:
+    for recipe in stock.recipes:
+        if not stock.tree.files[recipe].given:
+            continue
+        is_done = not kept.isdisjoint(layers[recipe])
+        runs = after if is_done else stock.runs
+        run = stock.runs.run(recipe)
+        if len({world.supplied for world in run.worlds}) > 1:
+            continue
+        resolved = runs.resolved(recipe, run.worlds[0])
+        found = []
+        for model in resolved.models:
+            pinned = is_pinned(model, stock.pins_copies)
+            each = layout(resolved.tree, model, stock.target, before=not is_done, is_pinned=pinned)
+            if each is not None:
+                found.append((model, each))
+        if any(each.has_gtp for _, each in found):
+            shown = stock.tree.shown(recipe)
+            outcome.layouts += [(shown, each) for model, each in found if each.has_gtp or model.kind is not Kind.MAPPING]

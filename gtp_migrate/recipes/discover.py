@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fnmatch
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -49,6 +48,8 @@ def shorten(path: str) -> str:
 
 #: Called with a folder that cannot be listed, and why.
 Unreadable = Callable[[str, OSError], None]
+#: Called with a link to a folder, and where it leads.
+NotFollowed = Callable[[str, str], None]
 
 
 class Folder(NamedTuple):
@@ -74,25 +75,30 @@ _NOT_OURS = frozenset({".git", ".venv", "node_modules", "site-packages"})
 
 
 def discover(
-    paths: Iterable[str], unreadable: Unreadable = lambda *_: None, stay_inside: bool = False
+    paths: Iterable[str],
+    unreadable: Unreadable = lambda *_: None,
+    not_followed: NotFollowed = lambda *_: None,
 ) -> Iterator[Folder]:
     """The recipes in `paths`, each once: a file named itself, a folder's `*.yaml` and `*.yml` at any depth.
 
-    Links are followed, but not into a folder that they are in themselves.
+    A link to a folder is followed once, and only to where it leads into the folders that are given. Of `paths`
+    themselves, all links are followed.
 
     Args:
         paths: files and folders.
         unreadable: told what cannot be listed.
-        stay_inside: follow no link to a folder that leads out of the given one.
+        not_followed: told of links to folders that lead out of the given ones.
 
     Raises:
         OSError: one of the paths does not exist.
     """
+    is_folder = {path: os.path.isdir(path) for path in paths}
+    inside = tuple(os.path.join(os.path.realpath(path), "") for path in is_folder if is_folder[path])
+    walk = _Walk(inside, unreadable, not_followed)
     named: set[str] = set()
-    walked: set[str] = set()
-    for path in paths:
-        if os.path.isdir(path):
-            for folder in _walk(path, walked, unreadable, stay_inside):
+    for path in is_folder:
+        if is_folder[path]:
+            for folder in walk.below(path):
                 if named:
                     folder.names[:] = [name for name in folder.names if f"{folder.path}/{name}" not in named]
                 yield folder
@@ -101,7 +107,7 @@ def discover(
                 raise OSError(errno.EINVAL, "neither a file nor a folder", path)
             above, name = os.path.split(os.path.normpath(path))
             absolute = os.path.abspath(above)
-            is_walked = absolute in walked and name.endswith(_SUFFIXES)
+            is_walked = absolute in walk.done and name.endswith(_SUFFIXES)
             if not is_walked and f"{absolute}/{name}" not in named:
                 named.add(f"{absolute}/{name}")
                 prefix = os.path.join(above, "") if above else ""
@@ -110,70 +116,76 @@ def discover(
                 )
 
 
-def _walk(folder: str, walked: set[str], unreadable: Unreadable, stay_inside: bool) -> Iterator[Folder]:
-    folder = os.path.normpath(folder)
-    inside = os.path.join(os.path.realpath(folder), "")
-    pending = [(folder, os.path.abspath(folder), os.path.realpath(folder), frozenset[str]())]
-    while pending:
-        shown, path, real, around = pending.pop()
-        if path in walked:
-            continue
-        walked.add(path)
-        prefix = "" if shown == "." else os.path.join(shown, "")
-        folders, names, links = [], [], set()
+class _Below(NamedTuple):
+    """A folder to walk."""
+
+    #: How a person would name it.
+    shown: str
+    #: By name, and behind all links.
+    path: str
+    real: str
+    #: The real folders that hold the links on the way to it.
+    around: tuple[str, ...]
+
+
+class _Walk:
+    def __init__(self, inside: tuple[str, ...], unreadable: Unreadable, not_followed: NotFollowed) -> None:
+        self.inside = inside
+        self.unreadable = unreadable
+        self.not_followed = not_followed
+        #: Folders walked, by name.
+        self.done: set[str] = set()
+        #: Links followed, by where they really are: links to each other would lead to more names than can be walked.
+        self.links: set[str] = set()
+
+    def below(self, folder: str) -> Iterator[Folder]:
+        folder = os.path.normpath(folder)
+        pending = [_Below(folder, os.path.abspath(folder), os.path.realpath(folder), ())]
+        while pending:
+            each = pending.pop()
+            if each.path in self.done:
+                continue
+            self.done.add(each.path)
+            prefix = "" if each.shown == "." else os.path.join(each.shown, "")
+            found = Folder(prefix, each.path, each.real, [], set())
+            folders: list[_Below] = []
+            try:
+                with os.scandir(each.shown) as listing:
+                    for entry in listing:
+                        if entry.is_symlink():
+                            self._look_behind(entry, found, folders, each)
+                        elif entry.is_dir():
+                            if entry.name not in _NOT_OURS:
+                                name = entry.name
+                                below = f"{each.path}/{name}", f"{each.real}/{name}"
+                                folders.append(_Below(prefix + name, *below, each.around))
+                        elif entry.name.endswith(_SUFFIXES) and entry.is_file():
+                            found.names.append(entry.name)
+            except OSError as error:
+                self.unreadable(each.shown, error)
+                continue
+            found.names.sort()
+            yield found
+            pending.extend(sorted(folders, reverse=True))
+
+    def _look_behind(self, link: os.DirEntry[str], found: Folder, folders: list[_Below], each: _Below) -> None:
         try:
-            with os.scandir(shown) as listing:
-                for entry in listing:
-                    name = entry.name
-                    is_link = entry.is_symlink()
-                    if is_link and not os.path.exists(entry.path):
-                        continue
-                    if entry.is_dir():
-                        if name not in _NOT_OURS:
-                            behind = os.path.realpath(entry.path) if is_link else f"{real}/{name}"
-                            folders.append((prefix + name, f"{path}/{name}", behind))
-                    elif name.endswith(_SUFFIXES) and entry.is_file():
-                        names.append(name)
-                        if is_link:
-                            links.add(name)
+            mode = os.stat(link.path).st_mode
         except OSError as error:
-            unreadable(shown, error)
-            continue
-        names.sort()
-        yield Folder(prefix, path, real, names, links)
-        for name, below, behind in sorted(folders, reverse=True):
-            # A link that leads up leads round in a circle.
-            leads_out = stay_inside and not behind.startswith(inside)
-            if not leads_out and behind != real and behind not in around and not real.startswith(behind + os.sep):
-                pending.append((name, below, behind, around | {real}))
-
-
-def is_excluded(shown: str, globs: Iterable[str]) -> bool:
-    """Whether a glob names the file: matched against the path as shown, its tail, and its folders."""
-    shown = shown.replace(os.sep, "/")
-    parts = shown.split("/")
-    for glob in globs:
-        pattern = glob.rstrip("/")
-        for start in range(len(parts)):
-            for stop in range(start + 1, len(parts) + 1):
-                if fnmatch.fnmatchcase("/".join(parts[start:stop]), pattern):
-                    return True
-    return False
-
-
-def surroundings(paths: Iterable[str]) -> list[str]:
-    """Folders in which other recipes may inherit from the ones given: the git checkouts around them, else
-    the folders that hold the files named."""
-    roots: dict[str, None] = {}
-    for path in paths:
-        real = os.path.realpath(path)
-        folder = real if os.path.isdir(real) else os.path.dirname(real)
-        root = folder
-        while not os.path.exists(os.path.join(root, ".git")):
-            above = os.path.dirname(root)
-            if above == root:
-                root = folder
-                break
-            root = above
-        roots[root] = None
-    return list(roots)
+            # One that leads nowhere, or in a circle, is nobody's recipe.
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                self.unreadable(found.prefix + link.name, error)
+            return
+        if stat.S_ISREG(mode) and link.name.endswith(_SUFFIXES):
+            found.names.append(link.name)
+            found.links.add(link.name)
+        elif stat.S_ISDIR(mode) and link.name not in _NOT_OURS:
+            behind = os.path.realpath(link.path)
+            if not os.path.join(behind, "").startswith(self.inside):
+                self.not_followed(found.prefix + link.name, behind)
+                return
+            around = (*each.around, each.real)
+            leads_round = any(os.path.join(real, "").startswith(os.path.join(behind, "")) for real in around)
+            if not leads_round and f"{each.real}/{link.name}" not in self.links:
+                self.links.add(f"{each.real}/{link.name}")
+                folders.append(_Below(found.prefix + link.name, f"{each.path}/{link.name}", behind, around))

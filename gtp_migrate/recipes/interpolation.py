@@ -9,7 +9,7 @@ Source: OmegaConf 2.3 (`omegaconf/base.py`, `_resolve_node_interpolation`; `gram
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -112,6 +112,14 @@ def _reference(content: str) -> Reference:
     return Reference(len(content) - len(name), tuple(key for key in re.split(r"[.\[\]]+", name) if key))
 
 
+@lru_cache(maxsize=262144)
+def targets(text: str, path: KeyPath) -> tuple[KeyPath, ...]:
+    """The paths that a text refers to where it stands at `path`; the empty path among them where that may be anything."""
+    parsed = parse(text)
+    found = [target for reference in parsed.references if (target := reference.target(path)) is not None]
+    return (*found, ()) if parsed.is_dynamic else tuple(found)
+
+
 def is_one(text: str) -> bool:
     """Whether a text is one `${…}` and nothing around it."""
     depth = 0
@@ -120,32 +128,6 @@ def is_one(text: str) -> bool:
         if char == "}" and depth == 0:
             return text.startswith("${") and index == len(text) - 1
     return False
-
-
-class Holes:
-    """The interpolations below mappings and lists, each looked for once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, tuple[tuple[KeyPath, Leaf], ...]]] = {}
-
-    def below(self, node: Any) -> tuple[tuple[KeyPath, Leaf], ...]:
-        """Their paths within `node`, and they themselves."""
-        if isinstance(node, Leaf):
-            return (((), node),) if node.is_interpolation else ()
-        if not isinstance(node, (dict, list)):
-            return ()
-        known = self._known.get(id(node))
-        if known is None:
-            found: list[tuple[KeyPath, Leaf]] = []
-            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-                if type(value) is Leaf:
-                    if value.is_interpolation:
-                        found.append(((key,), value))
-                elif type(value) is dict or type(value) is list:
-                    found += [((key, *path), leaf) for path, leaf in self.below(value)]
-            # The node is kept with it, so that its id is not given to another.
-            known = self._known[id(node)] = (node, tuple(found))
-        return known[1]
 
 
 class Lookup:
@@ -242,29 +224,38 @@ def value_of(value: Any) -> Any:
 class Resolution:
     """A merged recipe with all interpolations resolved, as far as they are looked at."""
 
-    def __init__(self, root: dict[Any, Any], resolvers: frozenset[str], holes: Holes) -> None:
+    def __init__(self, root: dict[Any, Any], holes: Iterable[tuple[KeyPath, Leaf]], resolvers: frozenset[str]) -> None:
         """
         Args:
             root: the merged recipe.
+            holes: its interpolations, by their paths.
             resolvers: the names that the launcher registers, beside OmegaConf's own.
-            holes: finds interpolations.
         """
         self.root = root
+        self.holes = tuple(holes)
         self.resolvers = resolvers
-        self.holes = holes
+        #: Mappings and lists that stand in place of an interpolation in the tree, by their paths.
+        self.placed: list[tuple[KeyPath, Any]] = []
         self.lookup = Lookup(root)
+        self._wanted: Callable[[KeyPath], bool] = lambda _: True
         self._trees: dict[KeyPath, Any] = {}
         self._steps: dict[KeyPath, int] = {}
 
-    def tree(self) -> dict[Any, Any]:
-        """The recipe; what no interpolation is in, is the very same object."""
+    def tree(self, wanted: Callable[[KeyPath], bool] = lambda _: True) -> dict[Any, Any]:
+        """The recipe; what no interpolation is in, is the very same object.
+
+        Args:
+            wanted: whether the value at a path will be looked at. What stands for a mapping or a list always is
+                resolved; other values that nobody looks at are left as they are.
+        """
+        self._wanted = wanted
         tree = self._tree(self.root, ())
         assert isinstance(tree, dict)
         return tree
 
     def _tree(self, node: Any, path: KeyPath) -> Any:
         """A mapping or a list with all below it resolved: only what is around an interpolation is copied."""
-        holes = self.holes.below(node)
+        holes = self._below(path)
         if not holes:
             return node
         if path in self._trees:
@@ -272,20 +263,31 @@ class Resolution:
         self._trees[path] = Unresolved(f"{dotted(path)} refers to itself")
         built = node.copy()
         copies: dict[KeyPath, Any] = {(): built}
-        for where, leaf in holes:
+        for full, leaf in holes:
+            where = full[len(path) :]
+            if not self._wanted(full) and self._is_plainly_a_value(leaf, full):
+                continue
             target = built
             for length in range(1, len(where)):
                 above = where[:length]
                 if above not in copies:
                     copies[above] = target[where[length - 1]] = target[where[length - 1]].copy()
                 target = copies[above]
-            target[where[-1]] = self._leaf(leaf, (*path, *where))
+            value = target[where[-1]] = self._leaf(leaf, full)
+            if not path and (type(value) is dict or type(value) is list):
+                self.placed.append((full, value))
         self._trees[path] = built
         return built
+
+    def _below(self, path: KeyPath) -> tuple[tuple[KeyPath, Leaf], ...]:
+        """The interpolations at `path` and below it."""
+        return tuple(each for each in self.holes if each[0][: len(path)] == path) if path else self.holes
 
     def _leaf(self, leaf: Leaf, path: KeyPath) -> Any:
         parsed = parse(leaf.value)
         if parsed.one is not None:
+            if self._is_plainly_a_value(leaf, path):
+                return Computed(leaf, path, self)
             real, found = self.lookup.find(path)
             if isinstance(found, (dict, list)):
                 return self._tree(found, real)
@@ -295,6 +297,33 @@ class Resolution:
             if isinstance(value, (dict, list)):
                 return value
         return Computed(leaf, path, self)
+
+    def _is_plainly_a_value(self, leaf: Leaf, path: KeyPath) -> bool:
+        """Whether an interpolation surely stands for no mapping and no list: most do, and need not be followed."""
+        parsed = parse(leaf.value)
+        if parsed.one is None:
+            return not parsed.is_dynamic
+        node: Any = self.root
+        for key in parsed.one.target(path) or ():
+            if type(node) is not dict or key not in node:
+                return False
+            node = node[key]
+        return type(node) is not dict and type(node) is not list and type(node) is not Leaf
+
+    def touched(self, changed: list[KeyPath]) -> Iterator[tuple[KeyPath, Leaf]]:
+        """The interpolations that may stand for something else where what stands at these paths is another."""
+        waiting = self.holes
+        found = list(changed)
+        while found:
+            now = [
+                (path, leaf)
+                for path, leaf in waiting
+                if path in found or any(_meet(target, each) for target in targets(leaf.value, path) for each in found)
+            ]
+            yield from now
+            found = [path for path, _ in now]
+            reached = set(found)
+            waiting = tuple(each for each in waiting if each[0] not in reached)
 
     def evaluate(self, path: KeyPath, leaf: Leaf) -> Any:
         """What the interpolation at `path` stands for; `Unresolved` where OmegaConf would raise."""
@@ -321,9 +350,8 @@ class Resolution:
         pending = [path]
         while pending:
             here = pending.pop()
-            node = _raw_at(self.root, here)
-            for where, leaf in self.holes.below(node):
-                for target in self._targets((*here, *where), leaf):
+            for where, leaf in self._below(here):
+                for target in targets(leaf.value, where):
                     if target not in seen:
                         seen.add(target)
                         yield target
@@ -337,16 +365,6 @@ class Resolution:
             if isinstance(node, Leaf) and node.is_interpolation:
                 yield target[:length]
                 yield self.lookup.find(target)[0]
-
-    @staticmethod
-    def _targets(path: KeyPath, leaf: Leaf) -> Iterator[KeyPath]:
-        parsed = parse(leaf.value)
-        if parsed.is_dynamic:
-            yield ()
-        for reference in parsed.references:
-            target = reference.target(path)
-            if target is not None:
-                yield target
 
     def _part(self, path: KeyPath) -> Any:
         """The part of the recipe that the interpolation at `path` can reach, as plain data; all where that is open."""
@@ -368,12 +386,18 @@ class Resolution:
             return 1
         if path not in self._steps:
             total = 1
-            for where, leaf in self.holes.below(_raw_at(self.root, path)):
-                for target in self._targets((*path, *where), leaf):
+            for where, leaf in self._below(path):
+                for target in targets(leaf.value, where):
                     if target and total <= _MOST_STEPS:
                         total += self._count(target, below | {path})
             self._steps[path] = total
         return self._steps[path]
+
+
+def _meet(one: KeyPath, other: KeyPath) -> bool:
+    """Whether one of two paths leads to or through the other."""
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
 
 
 def _raw_at(root: Any, path: KeyPath) -> Any:

@@ -18,13 +18,14 @@ from typing import Any
 import yaml
 
 from gtp_migrate.problems import Place, Problem, RecipeError, one_line
-from gtp_migrate.recipes.keys import OLD_KEY_TEXT, PLACED_KEYS, SETTINGS, KeyPath
+from gtp_migrate.recipes.keys import MEGATRON_CFG, OLD_KEY_TEXT, PLACED_KEYS, SETTINGS, KeyPath
 
 BOM = "\ufeff"
 #: Deeper than OmegaConf itself gets within Python's recursion limit.
 _DEEPEST = 200
 #: More values than any recipe has: reached only by aliases that multiply.
 _MOST_VALUES = 1_000_000
+_MOST_LANDMARKS = 50_000
 
 _STRING = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
@@ -52,7 +53,7 @@ class Leaf:
     this entry of this file.
     """
 
-    __slots__ = ("column", "line", "offset", "path", "source", "value")
+    __slots__ = ("column", "is_interpolation", "line", "offset", "path", "source", "value")
 
     def __init__(self, value: Any, source: Source, mark: Any, path: KeyPath) -> None:
         self.value = value
@@ -63,6 +64,8 @@ class Leaf:
         self.column: int = mark.column + 1
         #: Where it stands in its file, for a setting; empty for others.
         self.path = path
+        #: Whether OmegaConf would look for a `${…}` in it.
+        self.is_interpolation: bool = type(value) is str and "${" in value
 
     @property
     def place(self) -> Place:
@@ -74,11 +77,6 @@ class Leaf:
         """What tells this entry from all others."""
         return self.source.real, self.offset
 
-    @property
-    def is_interpolation(self) -> bool:
-        """Whether OmegaConf would look for a `${…}` in it."""
-        return isinstance(self.value, str) and "${" in self.value
-
     def __repr__(self) -> str:
         return f"{self.value!r} ({self.place.file_and_line})"
 
@@ -86,6 +84,48 @@ class Leaf:
 def raw(value: Any) -> Any:
     """A value itself, without its place."""
     return value.value if isinstance(value, Leaf) else value
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """What is looked for in a recipe again and again."""
+
+    #: The interpolations.
+    holes: tuple[tuple[KeyPath, Leaf], ...] = ()
+    #: The mappings named `megatron_cfg`.
+    mappings: tuple[KeyPath, ...] = ()
+
+
+def landmarks(data: Any) -> Landmarks:
+    """Finds them below a mapping or a list; what aliases share is looked at once.
+
+    Raises:
+        OverflowError: aliases multiply them beyond all measure.
+    """
+    known: dict[int, tuple[list[tuple[KeyPath, Leaf]], list[KeyPath]]] = {}
+
+    def below(node: Any) -> tuple[list[tuple[KeyPath, Leaf]], list[KeyPath]]:
+        if id(node) in known:
+            return known[id(node)]
+        holes: list[tuple[KeyPath, Leaf]] = []
+        mappings: list[KeyPath] = []
+        for key, value in node.items() if type(node) is dict else enumerate(node):
+            if type(value) is Leaf:
+                if value.is_interpolation:
+                    holes.append(((key,), value))
+            elif type(value) is dict or type(value) is list:
+                if key == MEGATRON_CFG and type(value) is dict:
+                    mappings.append((key,))
+                inner = below(value)
+                holes += [((key, *path), leaf) for path, leaf in inner[0]]
+                mappings += [(key, *path) for path in inner[1]]
+                if len(holes) > _MOST_LANDMARKS or len(mappings) > _MOST_LANDMARKS:
+                    raise OverflowError
+        known[id(node)] = (holes, mappings)
+        return holes, mappings
+
+    holes, mappings = below(data)
+    return Landmarks(tuple(holes), tuple(mappings))
 
 
 @dataclass(frozen=True)
@@ -97,6 +137,8 @@ class Layer:
     data: dict[Any, Any] = field(default_factory=dict)
     #: The same as PyYAML 6.0.4 reads lists of merges, where that differs from how 6.0.3 does.
     other_reading: dict[Any, Any] | None = None
+    landmarks: Landmarks = Landmarks()
+    other_landmarks: Landmarks = Landmarks()
     #: The files this one inherits from, as written, and where that stands.
     defaults: tuple[str, ...] = ()
     defaults_place: Place | None = None
@@ -160,10 +202,18 @@ def _read(loader_class: Any, text: str, source: Source) -> Layer:
     defaults, place = reader.take_defaults(data)
     if other is not None:
         other.pop("defaults", None)
+    try:
+        found = landmarks(data)
+        other_found = landmarks(other) if other is not None else Landmarks()
+    except OverflowError:
+        what = "has aliases that expand to more than can be loaded"
+        raise RecipeError(_problem(source, None, what, "write the values out and run again")) from None
     return Layer(
         source,
         data,
         other,
+        found,
+        other_found,
         defaults,
         place,
         tuple(sorted(reader.settings, key=lambda leaf: leaf.offset)),
@@ -226,27 +276,35 @@ def _loader_class() -> Any:
     return Loader
 
 
+#: What a plain scalar is by OmegaConf's rules, by its text: few texts are not seen again and again.
+_tags: dict[str, str] = {}
+
+
 class _Frame:
     """A mapping or a list that is being read."""
 
-    __slots__ = ("anchor", "data", "key", "mark", "merged", "own", "path", "size", "strings")
+    __slots__ = ("anchor", "data", "is_mapping", "key", "merged", "path", "size", "strings")
 
-    def __init__(self, data: Any, path: KeyPath, anchor: str | None, mark: Any) -> None:
+    def __init__(self, data: Any, path: KeyPath, anchor: str | None) -> None:
         self.data = data
+        self.is_mapping = type(data) is dict
         self.path = path
         self.anchor = anchor
-        self.mark = mark
         #: Of a mapping: the key that waits for its value, with its mark; all keys that are texts.
         self.key: tuple[Any, Any] | None = None
         self.strings: set[str] = set()
         #: What `<<` brings in, in the order of the text.
         self.merged: dict[Any, Any] | None = None
-        self.own: set[Any] = set()
         self.size = 1
+
+    def takes_as_it_is(self) -> bool:
+        """Whether a scalar that comes now needs no more than to be put down."""
+        return self.is_mapping and self.key is not None and self.key[0] not in _SPECIAL
 
 
 _MERGE_KEY = object()
 _RECURSIVE = object()
+_SPECIAL = SETTINGS | {_MERGE_KEY}
 
 
 class _Reader:
@@ -274,6 +332,7 @@ class _Reader:
         self.shadowed: list[tuple[Leaf, Leaf]] = []
         #: Where scalars stand in the text.
         self.spans: list[tuple[int, int]] = []
+        self.has_comments = "#" in text
 
     def read(self) -> dict[Any, Any]:
         """The root mapping.
@@ -284,8 +343,11 @@ class _Reader:
         try:
             root = None
             documents = 0
-            for event in self._events():
+            while True:
+                event = self.loader.get_event()
                 kind = type(event)
+                if event is None or kind is yaml.StreamEndEvent:
+                    break
                 if kind is yaml.DocumentStartEvent:
                     documents += 1
                     if documents > 1:
@@ -300,48 +362,41 @@ class _Reader:
         finally:
             self.loader.dispose()
 
-    def _events(self) -> Iterator[Any]:
-        while self.loader.check_event():
-            yield self.loader.get_event()
-
     def _document(self) -> Any:
         stack: list[_Frame] = []
         root: Any = None
         self.root_mark: Any = None
-        for event in self._events():
+        next_event = self.loader.get_event
+        while True:
+            event = next_event()
             kind = type(event)
-            if kind is yaml.DocumentEndEvent:
-                return root
-            if kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-                frame = stack.pop()
-                value = self._close(frame)
-            elif kind is yaml.ScalarEvent:
-                self.spans.append((event.start_mark.index, event.end_mark.index))
-                if not stack or not isinstance(stack[-1].data, dict) or stack[-1].key is not None:
-                    self._anchor(event)
-                    value = self._scalar(event, stack[-1] if stack else None)
-                    if event.anchor:
-                        self.anchors[event.anchor] = value
-                else:
-                    self._anchor(event)
-                    key = self._key(stack[-1], event)
-                    if event.anchor:
-                        self.anchors[event.anchor] = key
+            if kind is yaml.ScalarEvent:
+                top = stack[-1] if stack else None
+                if top is not None and top.is_mapping and top.key is None:
+                    self._key(top, event)
                     continue
+                value = self._scalar(event, top)
+                if top is not None and top.takes_as_it_is():
+                    top.data[top.key[0]] = value
+                    top.key = None
+                    continue
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                value = self._close(stack.pop())
             elif kind is yaml.AliasEvent:
-                value = self._alias(event, stack)
-                if stack and isinstance(stack[-1].data, dict) and stack[-1].key is None:
+                value = self._alias(event)
+                if stack and stack[-1].is_mapping and stack[-1].key is None:
                     self._alias_key(stack[-1], event, value)
                     continue
+            elif kind is yaml.DocumentEndEvent:
+                return root
             else:
                 self._open(event, stack)
                 continue
-            if not stack:
+            if stack:
+                self._take(stack[-1], value, event)
+            else:
                 root = value
                 self.root_mark = self.root_mark or event.start_mark
-            else:
-                self._take(stack[-1], value, event)
-        return root
 
     # -- containers ------------------------------------------------------------------------------------
 
@@ -355,7 +410,7 @@ class _Reader:
         path: KeyPath = ()
         if stack:
             above = stack[-1]
-            if isinstance(above.data, dict):
+            if above.is_mapping:
                 if above.key is None:
                     raise self._error(
                         event.start_mark, "has a key that is a list or a mapping, which NeMo-RL rejects"
@@ -366,7 +421,7 @@ class _Reader:
         self._anchor(event)
         if event.anchor:
             self.anchors[event.anchor] = _RECURSIVE
-        stack.append(_Frame({} if type(event) is yaml.MappingStartEvent else [], path, event.anchor, event.start_mark))
+        stack.append(_Frame({} if type(event) is yaml.MappingStartEvent else [], path, event.anchor))
 
     def _anchor(self, event: Any) -> None:
         if event.anchor and event.anchor in self.anchors:
@@ -375,8 +430,8 @@ class _Reader:
     def _close(self, frame: _Frame) -> Any:
         data = frame.data
         if frame.merged is not None:
-            only_merged = frozenset(key for key in frame.merged if key not in frame.own)
-            for key in frame.own & SETTINGS & frame.merged.keys():
+            only_merged = frozenset(key for key in frame.merged if key not in data)
+            for key in data.keys() & SETTINGS & frame.merged.keys():
                 pair = (frame.merged[key], data[key])
                 if isinstance(pair[0], Leaf) and isinstance(pair[1], Leaf):
                     self.shadowed.append(pair)
@@ -414,7 +469,6 @@ class _Reader:
             if not isinstance(value, (dict, list)):
                 value = setting
         frame.data[key] = value
-        frame.own.add(key)
 
     def _merge(self, frame: _Frame, value: Any, mark: Any) -> None:
         """What `<<` brings in: of several the later one counts, but within a list PyYAML's versions differ."""
@@ -434,12 +488,14 @@ class _Reader:
 
     # -- keys and scalars ------------------------------------------------------------------------------
 
-    def _key(self, frame: _Frame, event: Any) -> Any:
+    def _key(self, frame: _Frame, event: Any) -> None:
         tag = self._tag(event)
         mark = event.start_mark
+        if self.has_comments:
+            self.spans.append((mark.index, event.end_mark.index))
         if tag == _MERGE:
             frame.key = (_MERGE_KEY, mark)
-            return event.value
+            return
         key: Any = event.value
         if tag == _STRING or tag == "tag:yaml.org,2002:value":
             if key in frame.strings:
@@ -455,8 +511,10 @@ class _Reader:
                 raise self._error(mark, f"has the key {event.value}, of a kind that NeMo-RL rejects")
         if key == "defaults" and not frame.path:
             self.defaults_mark = mark
+        if event.anchor:
+            self._anchor(event)
+            self.anchors[event.anchor] = key
         frame.key = (key, mark)
-        return key
 
     def _alias_key(self, frame: _Frame, event: Any, value: Any) -> None:
         value = raw(value)
@@ -469,7 +527,7 @@ class _Reader:
             frame.strings.add(value)
         frame.key = (value, event.start_mark)
 
-    def _alias(self, event: Any, stack: list[_Frame]) -> Any:
+    def _alias(self, event: Any) -> Any:
         if event.anchor not in self.anchors:
             raise self._error(event.start_mark, f"is not YAML that NeMo-RL can load (undefined alias *{event.anchor})")
         value = self.anchors[event.anchor]
@@ -478,16 +536,23 @@ class _Reader:
         return value
 
     def _scalar(self, event: Any, frame: _Frame | None) -> Any:
+        if self.has_comments:
+            self.spans.append((event.start_mark.index, event.end_mark.index))
         value = self._value(event)
         key, mark = None, event.start_mark
-        if frame is not None and isinstance(frame.data, dict) and frame.key is not None:
+        if frame is not None and frame.is_mapping and frame.key is not None:
             key, mark = frame.key
-        is_text = isinstance(value, str)
-        if is_text and OLD_KEY_TEXT in value and "${" not in value:
-            self._mention(event.start_mark)
-        if (is_text and "${" in value) or (isinstance(key, str) and key in PLACED_KEYS):
-            path = (*frame.path, key) if frame is not None and isinstance(key, str) and key in SETTINGS else ()
-            return Leaf(value, self.source, mark, path)
+        is_hole = False
+        if type(value) is str:
+            is_hole = "${" in value
+            if not is_hole and OLD_KEY_TEXT in value:
+                self._mention(event.start_mark)
+        if is_hole or key in PLACED_KEYS:
+            path = (*frame.path, key) if frame is not None and key in SETTINGS else ()
+            value = Leaf(value, self.source, mark, path)
+        if event.anchor:
+            self._anchor(event)
+            self.anchors[event.anchor] = value
         return value
 
     def _value(self, event: Any) -> Any:
@@ -503,9 +568,16 @@ class _Reader:
 
     def _tag(self, event: Any) -> str:
         tag = event.tag
-        if tag is None or tag == "!":
-            tag = self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
-        return str(tag)
+        if tag is not None and tag != "!":
+            return str(tag)
+        if not event.implicit[0]:
+            return _STRING
+        tag = _tags.get(event.value)
+        if tag is None:
+            if len(_tags) > 100_000:
+                _tags.clear()
+            tag = _tags[event.value] = str(self.loader.resolve(yaml.ScalarNode, event.value, event.implicit))
+        return tag
 
     def _construct(self, tag: str, event: Any) -> Any:
         if tag == _STRING:

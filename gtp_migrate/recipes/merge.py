@@ -8,35 +8,67 @@ Source: `merge_with_override` in NeMo-RL (`nemo_rl/utils/config.py`); `BaseConta
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from gtp_migrate.recipes.interpolation import Lookup, Unresolved
 from gtp_migrate.recipes.keys import MISSING, OVERRIDE_MARKER, KeyPath, dotted
-from gtp_migrate.recipes.layer import Leaf, raw
+from gtp_migrate.recipes.layer import Landmarks, Leaf, landmarks, raw
 
 
 class MergeError(Exception):
     """Two layers that OmegaConf would not merge. The message says why."""
 
 
-def merge_with_override(base: dict[Any, Any], child: dict[Any, Any]) -> dict[Any, Any]:
+@dataclass(frozen=True)
+class Merged:
+    """A recipe with all that it inherits, interpolations as they are."""
+
+    root: dict[Any, Any]
+    landmarks: Landmarks
+
+
+def merge_with_override(base: Merged, child: Merged) -> Merged:
     """`child` over `base`; a mapping at the top of `child` that is marked `_override_` replaces the base's.
 
     Raises:
         MergeError: OmegaConf would not merge them.
     """
-    root = dict(base)
-    own = child
-    for key, value in child.items():
-        section = _section(child, key, value)
+    root = dict(base.root)
+    own = child.root
+    for key, value in child.root.items():
+        section = _section(child.root, key, value)
         if isinstance(section, dict) and _is_marked(section, key):
             root.pop(key, None)
             if isinstance(value, dict):
-                if own is child:
-                    own = dict(child)
+                if own is child.root:
+                    own = dict(child.root)
                 own[key] = {name: inner for name, inner in value.items() if name != OVERRIDE_MARKER}
-    _merge_into(root, own, (), root)
-    return root
+    copies: list[KeyPath] = []
+    _merge_into(root, own, (), root, copies)
+    if copies:
+        return Merged(root, landmarks(root))
+    return Merged(root, _still_there(root, base.landmarks, child.landmarks))
+
+
+def _still_there(root: dict[Any, Any], base: Landmarks, child: Landmarks) -> Landmarks:
+    """The landmarks of both that are left after a merge."""
+    holes = {path: leaf for path, leaf in (*base.holes, *child.holes) if at(root, path) is leaf}
+    mappings = [path for path in dict.fromkeys((*base.mappings, *child.mappings)) if type(at(root, path)) is dict]
+    return Landmarks(tuple(holes.items()), tuple(mappings))
+
+
+def at(root: Any, path: KeyPath) -> Any:
+    """What stands at `path`, nothing followed; None where there is nothing."""
+    node = root
+    for key in path:
+        if type(node) is dict:
+            node = node.get(key)
+        elif type(node) is list and type(key) is int and key < len(node):
+            node = node[key]
+        else:
+            return None
+    return node
 
 
 def _section(child: dict[Any, Any], key: Any, value: Any) -> Any:
@@ -56,8 +88,11 @@ def _is_marked(section: dict[Any, Any], key: Any) -> bool:
     return bool(marker) and marker != MISSING
 
 
-def _merge_into(target: dict[Any, Any], child: dict[Any, Any], path: KeyPath, root: dict[Any, Any]) -> None:
-    """Merges `child` into `target`, a mapping of our own at `path` of `root`."""
+def _merge_into(
+    target: dict[Any, Any], child: dict[Any, Any], path: KeyPath, root: dict[Any, Any], copies: list[KeyPath]
+) -> None:
+    """Merges `child` into `target`, a mapping of our own at `path` of `root`; notes where a copy took the place of what
+    refers to it."""
     for key, value in child.items():
         if key not in target:
             target[key] = value
@@ -69,10 +104,11 @@ def _merge_into(target: dict[Any, Any], child: dict[Any, Any], path: KeyPath, ro
             behind = Lookup(root).at(here)
             if isinstance(behind, (dict, list)):
                 existing = target[key] = behind
+                copies.append(here)
         if isinstance(existing, dict) and isinstance(value, dict):
             inner = dict(existing)
             target[key] = inner
-            _merge_into(inner, value, here, root)
+            _merge_into(inner, value, here, root, copies)
         elif isinstance(existing, (dict, list)) and isinstance(value, (dict, list)) and type(existing) is not type(value):
             raise MergeError(f"{dotted(here)} is a mapping in one file and a list in another")
         elif raw(value) != MISSING or isinstance(value, (dict, list)):

@@ -7,17 +7,14 @@ the bytes, and imports no YAML parser.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from gtp_migrate.problems import Place, Problem
-from gtp_migrate.recipes.discover import Folder, Found, discover, is_excluded, recipe_id
+from gtp_migrate.recipes.discover import Folder, Found, discover, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
-from gtp_migrate.recipes.keys import NEW_KEY_BYTES, OLD_KEY_BYTES
 
 _CHUNK = 1 << 16
-#: Part of old and new keys alike: one search for most files instead of two.
-_IN_ALL_KEYS = b"_weight_"
 
 #: Called with what is being done, how much is done, and how much there is (0: not known).
 Progress = Callable[[str, int, int], None]
@@ -31,8 +28,14 @@ class Survey:
     folders: list[tuple[Folder, list[tuple[str, Glance]]]] = field(default_factory=list)
     #: The bytes of those that mention a setting, by recipe id.
     data: dict[str, bytes] = field(default_factory=dict)
-    #: Files that were found but are to be left alone.
+    #: Files that were found but are to be left alone: excluded, or ignored by git.
     set_aside: list[Found] = field(default_factory=list)
+    #: Those of them that git ignores; not looked for where no file mentions a setting.
+    ignored: list[Found] = field(default_factory=list)
+    #: Patterns of `--exclude` that name none of the files.
+    unmatched: tuple[str, ...] = ()
+    #: Links to folders outside of the given ones, as shown, and where they lead.
+    not_followed: list[tuple[str, str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -56,46 +59,86 @@ class Survey:
         )
 
 
-def survey(paths: Iterable[str], exclude: tuple[str, ...] = (), progress: Progress = lambda *_: None) -> Survey:
+def survey(
+    paths: Iterable[str],
+    exclude: tuple[str, ...] = (),
+    progress: Progress = lambda *_: None,
+    no_ignore: bool = False,
+) -> Survey:
     """Reads all files once.
 
     Args:
         paths: files and folders.
-        exclude: globs of files to set aside.
+        exclude: patterns of files to set aside, by gitignore's rules; see `ignore.Excluded`.
         progress: called now and then.
+        no_ignore: take also the files that git ignores. A file among `paths` is taken in any case.
 
     Raises:
         OSError: one of the paths does not exist.
     """
+    paths = tuple(paths)
     result = Survey()
 
     def unreadable(path: str, error: OSError) -> None:
         what = f"cannot be read ({error.strerror})"
         result.problems.append(Problem(Place(path), what, "make it readable and run again"))
 
-    known: dict[bytes, Glance] = {}
+    folders = list(discover(paths, unreadable, lambda *link: result.not_followed.append(link)))
+    excluded, result.unmatched = _excluded(exclude, paths, folders) if exclude else (frozenset[str](), ())
     done = 0
-    for folder in discover(paths, unreadable):
+    for folder in folders:
         files = []
         prefix = folder.path + "/"
         for name in folder.names:
-            if exclude and is_excluded(folder.prefix + name, exclude):
+            path = prefix + name
+            if path in excluded:
                 result.set_aside.append(folder.found(name))
                 continue
-            path = prefix + name
             try:
                 data = read_bytes(path)
             except OSError as error:
                 unreadable(folder.prefix + name, error)
                 continue
-            seen = _glance(data, known)
+            seen = glance(data)
             if seen.old or seen.new:
                 result.data[path] = data
             files.append((name, seen))
         result.folders.append((folder, files))
         done += len(files)
         progress("reading", done, 0)
+    # Where nothing is to be done, it does not matter what of it git ignores.
+    if result.data and not no_ignore:
+        _set_ignored_aside(result, paths)
     return result
+
+
+def _excluded(
+    patterns: tuple[str, ...], paths: tuple[str, ...], folders: list[Folder]
+) -> tuple[Set[str], tuple[str, ...]]:
+    from gtp_migrate.recipes.ignore import excluded
+
+    return excluded(patterns, paths, (f"{folder.path}/{name}" for folder in folders for name in folder.names))
+
+
+def _set_ignored_aside(result: Survey, paths: tuple[str, ...]) -> None:
+    from gtp_migrate.recipes.checkout import ignored
+
+    left_out = ignored(
+        (f"{folder.real}/{name}" for folder, files in result.folders for name, _ in files),
+        (path for path in paths if os.path.isdir(path)),
+    )
+    named = set(map(recipe_id, paths))
+    for folder, files in result.folders if left_out else ():
+        kept = []
+        for name, seen in files:
+            path = f"{folder.path}/{name}"
+            if f"{folder.real}/{name}" in left_out and path not in named:
+                result.ignored.append(folder.found(name))
+                result.data.pop(path, None)
+            else:
+                kept.append((name, seen))
+        files[:] = kept
+    result.set_aside += result.ignored
 
 
 def read_bytes(path: str) -> bytes:
@@ -113,32 +156,3 @@ def read_bytes(path: str) -> bytes:
         return data
     finally:
         os.close(handle)
-
-
-def _glance(data: bytes, known: dict[bytes, Glance]) -> Glance:
-    """`glance`, with what it said of the same line `defaults: …` before.
-
-    Recipes side by side inherit from the same file, so there are few such lines.
-    """
-    if _IN_ALL_KEYS in data and (OLD_KEY_BYTES in data or NEW_KEY_BYTES in data):
-        return glance(data)
-    start = data.find(b"defaults")
-    if start < 0:
-        return glance(data) if data[:1] in (b"\xff", b"\xfe") else _NOTHING
-    end = data.find(b"\n", start)
-    is_only_line = (
-        end > 0
-        and (start == 0 or data[start - 1] == 0x0A)
-        and data[end + 1 : end + 2].isalpha()
-        and data.find(b"defaults", end) < 0
-    )
-    if not is_only_line:
-        return glance(data)
-    line = data[start:end]
-    seen = known.get(line)
-    if seen is None:
-        seen = known[line] = glance(data)
-    return seen
-
-
-_NOTHING = Glance(False, False, ())

@@ -15,8 +15,17 @@ from typing import Any
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, found, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
-from gtp_migrate.recipes.layer import Layer, Source, UnknownParentsError, decode, graft, read_layer
-from gtp_migrate.recipes.merge import MergeError, merge_with_override
+from gtp_migrate.recipes.layer import (
+    Landmarks,
+    Layer,
+    Source,
+    UnknownParentsError,
+    decode,
+    graft,
+    landmarks,
+    read_layer,
+)
+from gtp_migrate.recipes.merge import Merged, MergeError, merge_with_override
 from gtp_migrate.recipes.survey import Survey, read_bytes
 
 #: NeMo-RL follows `defaults:` by calling itself, which Python ends here.
@@ -63,7 +72,7 @@ class Tree:
     recipes: tuple[str, ...]
     #: What has been read and merged, in this and in other states of the tree; and which layers are others than on the disk.
     _layers_of: dict[tuple[str, str], Layer] = field(default_factory=dict)
-    _merged: dict[Any, dict[Any, Any] | RecipeError] = field(default_factory=dict)
+    _merged: dict[Any, Merged | RecipeError] = field(default_factory=dict)
     _edited: frozenset[str] = frozenset()
 
     def shown(self, recipe: str) -> str:
@@ -84,7 +93,7 @@ class Tree:
             return ()
         return tuple(id(self.layers[layer]) for layer in self.orders[recipe] if layer in self._edited)
 
-    def merged(self, recipe: str, other_reading: bool = False) -> dict[Any, Any]:
+    def merged(self, recipe: str, other_reading: bool = False) -> Merged:
         """The recipe with all that it inherits, interpolations as they are.
 
         Raises:
@@ -104,19 +113,21 @@ class Tree:
         if known in self._merged:
             return
         layer = self.layers[recipe]
-        data = layer.data if not other_reading or layer.other_reading is None else layer.other_reading
+        own = Merged(layer.data, layer.landmarks)
+        if other_reading and layer.other_reading is not None:
+            own = Merged(layer.other_reading, layer.other_landmarks)
         if layer.defaults_place is None:
-            self._merged[known] = data
+            self._merged[known] = own
             return
-        base: dict[Any, Any] = {}
+        base = Merged({}, Landmarks())
         try:
             for parent in self.parents[recipe]:
                 above = self._merged[parent, other_reading, self.state(parent)]
                 if isinstance(above, RecipeError):
                     raise above
                 base = merge_with_override(base, above)
-            self._merged[known] = merge_with_override(base, data)
-        except MergeError as error:
+            self._merged[known] = merge_with_override(base, own)
+        except (MergeError, OverflowError) as error:
             what = f"cannot be merged as NeMo-RL merges it ({error})"
             problem = Problem(Place(self.shown(recipe)), what, "correct it and run again")
             self._merged[known] = RecipeError(problem)
@@ -135,7 +146,13 @@ class Tree:
             other = layer.other_reading
             if other is not None and before.other_reading is not None:
                 other = graft(before.other_reading, other)
-            self._layers_of[real, text] = replace(layer, data=graft(before.data, layer.data), other_reading=other)
+            data = graft(before.data, layer.data)
+            # What is shared must be found as what it is there.
+            found = landmarks(data)
+            other_found = landmarks(other) if other is not None else layer.other_landmarks
+            self._layers_of[real, text] = replace(
+                layer, data=data, other_reading=other, landmarks=found, other_landmarks=other_found
+            )
         return self._layers_of[real, text]
 
     def with_texts(self, texts: Mapping[str, str]) -> Tree:
@@ -182,8 +199,10 @@ class _Reader:
     def read(self, surveyed: Survey, around: Iterable[Found]) -> Tree:
         for file, seen in surveyed.files():
             self.files[file.id] = RecipeFile(file, seen, True, False, surveyed.data.get(file.id, b""))
+        ignored = {file.id for file in surveyed.ignored}
         for file in surveyed.set_aside:
-            self._take_in(file, set_aside=True)
+            # What git ignores was not left out by a person: a recipe there must not change unseen.
+            self._take_in(file, set_aside=file.id not in ignored)
         self._follow_parents(list(self.files))
         if any(file.glance.old or file.glance.new for file in self.files.values()):
             self._follow_parents([file.id for file in around if self._take_in(file)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
 from rich.console import Console
@@ -13,13 +13,17 @@ from rich.table import Table
 
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.plan.planner import Planned
+from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.keys import dotted
 from gtp_migrate.runs.layout import Layout
+from gtp_migrate.streams import safe_text
 
 #: Below this width a table cuts names into pieces that nobody can read or copy.
 _NARROW = 130
 #: Recipes named for one layout; `-v` names all.
 _NAMED = 4
+#: Recipes named that have the same problem, beside the first.
+_NAMED_WITH_A_PROBLEM = 2
 #: Settings listed; `-v` lists all.
 _LISTED = 200
 
@@ -51,10 +55,36 @@ def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verb
             _print_changes(console, outcome.changes, verbosity)
         if outcome.layouts:
             _print_layouts(console, outcome.layouts, verbosity)
-    for problem in outcome.problems:
-        console.print(str(problem), style="red", markup=False, soft_wrap=True)
+    for line in _problems(outcome.problems, verbosity):
+        console.print(line, style="red", markup=False, soft_wrap=True)
     if verbosity > Verbosity.QUIET:
+        _print_notes(console, outcome, verbosity)
         _print_end(console, outcome, done)
+
+
+def _problems(problems: list[Problem], verbosity: Verbosity) -> Iterator[str]:
+    """A line for each cause: recipes that have the same one are named together."""
+    same: dict[tuple[str, str, object], list[Problem]] = {}
+    for problem in problems:
+        # A cause that has a place of its own is one by itself.
+        own = problem.place if problem.place.line else None
+        same.setdefault((problem.what, problem.todo, own), []).append(problem)
+    for first, *others in same.values():
+        more = ""
+        if others:
+            cut = len(others) if verbosity is Verbosity.VERBOSE else _NAMED_WITH_A_PROBLEM
+            names = [other.place.path for other in others[:cut]]
+            left = f" and {len(others) - cut:,} more (-v names all)" if len(others) > cut else ""
+            more = f" (so do {len(others):,} more: {', '.join(names)}{left})"
+        yield f"{safe_text(str(first.place))}: {safe_text(first.what + more)}; {safe_text(first.todo)}"
+
+
+def _print_notes(console: Console, outcome: Outcome, verbosity: Verbosity) -> None:
+    for note in outcome.notes:
+        _print_line(console, note)
+    if verbosity is Verbosity.VERBOSE:
+        for link, target in outcome.not_followed:
+            _print_line(console, f"{link} leads out of what was given ({target}) and was not followed")
 
 
 def _print_changes(console: Console, changes: list[Planned], verbosity: Verbosity) -> None:
@@ -71,7 +101,7 @@ def _print_changes(console: Console, changes: list[Planned], verbosity: Verbosit
             table.add_column(column, overflow="fold")
         for change in shown[:cut]:
             cells = (change.place.file_and_line, dotted(change.mapping), change.old, change.new, change.parallel)
-            table.add_row(*map(escape, cells))
+            table.add_row(*(escape(safe_text(cell)) for cell in cells))
         console.print(table)
     if len(shown) > cut:
         console.print(f"… and {len(shown) - cut} more settings (-v lists all)")
@@ -108,8 +138,8 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
                 _print_line(console, f"  {layout.warning}", style="yellow")
             continue
         table.add_row(
-            escape("\n".join([*names[:cut], *more])),
-            escape(layout.model),
+            escape("\n".join(map(safe_text, [*names[:cut], *more]))),
+            escape(safe_text(layout.model)),
             _text(layout.gpus),
             dense,
             expert,
@@ -122,7 +152,7 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
 
 
 def _print_line(console: Console, text: str, style: str | None = None) -> None:
-    console.print(text, style=style, markup=False, soft_wrap=True)
+    console.print(safe_text(text), style=style, markup=False, soft_wrap=True)
 
 
 def _text(value: int | None) -> str:

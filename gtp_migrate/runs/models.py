@@ -10,13 +10,15 @@ Source, all in NeMo-RL: `models/policy/teacher_worker_group.py` and `algorithms/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from gtp_migrate.recipes.interpolation import value_of
+from gtp_migrate.recipes.interpolation import Resolution, value_of
 from gtp_migrate.recipes.keys import CP, EP, ETP, MEGATRON_CFG, PP, TP, KeyPath, dotted
+from gtp_migrate.recipes.layer import landmarks
+from gtp_migrate.recipes.merge import at
 
 POLICY_CFG: KeyPath = ("policy", MEGATRON_CFG)
 GENERATION_CFG: KeyPath = ("policy", "generation", "mcore_generation_config")
@@ -44,6 +46,9 @@ _TEACHER_KEYS: dict[str, Any] = {
 }
 #: More models than any run has: reached only by aliases that multiply.
 _MOST_MODELS = 10_000
+
+
+_CONCERNS = frozenset({MEGATRON_CFG, "generation", "on_policy_distillation", "cluster"})
 
 
 class TooManyModelsError(Exception):
@@ -85,54 +90,60 @@ def algorithms(recipe: dict[Any, Any]) -> frozenset[str]:
     return frozenset(name for name in ALGORITHMS if name in recipe)
 
 
-def models(recipe: dict[Any, Any], *, as_launched: bool) -> list[Model]:
+def mappings(resolution: Resolution, tree: dict[Any, Any], known: Iterable[KeyPath]) -> list[tuple[KeyPath, dict[Any, Any]]]:
+    """Every mapping named `megatron_cfg` of a resolved recipe, by its path.
+
+    Args:
+        resolution: of the recipe.
+        tree: the recipe.
+        known: where they stand in the merged recipe.
+
+    Raises:
+        TooManyModelsError: no recipe has so many.
+    """
+    found: dict[KeyPath, dict[Any, Any]] = {}
+    for path in known:
+        cfg = at(tree, path)
+        if isinstance(cfg, dict):
+            found[path] = cfg
+    for path, value in resolution.placed:
+        try:
+            below = landmarks(value).mappings
+        except OverflowError:
+            raise TooManyModelsError from None
+        if path[-1] == MEGATRON_CFG and isinstance(value, dict):
+            found[path] = value
+        found.update(((*path, *inner), at(value, inner)) for inner in below)
+    if len(found) > _MOST_MODELS:
+        raise TooManyModelsError
+    return list(found.items())
+
+
+def makes_models(path: KeyPath) -> bool:
+    """Whether the value at a path of a recipe has a say in its models and their layout."""
+    return not _CONCERNS.isdisjoint(path)
+
+
+def models(recipe: dict[Any, Any], found: Iterable[tuple[KeyPath, dict[Any, Any]]], *, as_launched: bool) -> list[Model]:
     """All models of a run, in the order of the recipe, those made in Python last.
 
     Args:
         recipe: resolved.
+        found: its mappings named `megatron_cfg`.
         as_launched: a launcher fills in the defaults of every teacher before it merges them, so that an alias with an
             entry of its own gets none of the default teacher's sizes; the functions that make teachers, called with the
             recipe's own mappings, do not.
-
-    Raises:
-        TooManyModelsError: no run has so many.
     """
-    found = [
-        Model(dotted(path), Kind.MAPPING, path, cfg, value_of(cfg.get("enabled")) is not False)
-        for path, cfg in mappings(recipe)
+    built = [
+        Model(dotted(path), Kind.MAPPING, path, cfg, value_of(cfg.get("enabled")) is not False) for path, cfg in found
     ]
     policy = _mapping(recipe, POLICY_CFG)
     if policy is not None:
         which = algorithms(recipe)
         if not which or which & _TEACH:
-            found += _teachers(recipe, policy, as_launched)
-        found += _generation(recipe, policy, which)
-    return found
-
-
-def mappings(recipe: dict[Any, Any]) -> list[tuple[KeyPath, dict[Any, Any]]]:
-    """Every mapping named `megatron_cfg`, by its path.
-
-    Raises:
-        TooManyModelsError: no recipe has so many.
-    """
-    known: dict[int, list[tuple[KeyPath, dict[Any, Any]]]] = {}
-
-    def below(node: Any) -> list[tuple[KeyPath, dict[Any, Any]]]:
-        if id(node) in known:
-            return known[id(node)]
-        found: list[tuple[KeyPath, dict[Any, Any]]] = []
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            if isinstance(value, (dict, list)):
-                if key == MEGATRON_CFG and isinstance(value, dict):
-                    found.append(((key,), value))
-                found += [((key, *path), cfg) for path, cfg in below(value)]
-                if len(found) > _MOST_MODELS:
-                    raise TooManyModelsError
-        known[id(node)] = found
-        return found
-
-    return below(recipe)
+            built += _teachers(recipe, policy, as_launched)
+        built += _generation(recipe, policy, which)
+    return built
 
 
 def _mapping(recipe: dict[Any, Any], path: KeyPath) -> dict[Any, Any] | None:

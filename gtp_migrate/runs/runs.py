@@ -15,7 +15,6 @@ from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.interpolation import (
     RESOLVERS,
     Computed,
-    Holes,
     Resolution,
     Unresolved,
     entry_of,
@@ -24,7 +23,7 @@ from gtp_migrate.recipes.interpolation import (
 )
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, TP, KeyPath
 from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.runs.models import Kind, Model, TooManyModelsError, algorithms, models
+from gtp_migrate.runs.models import Kind, Model, TooManyModelsError, algorithms, makes_models, mappings, models
 from gtp_migrate.runs.nemo_rl import Launchers
 
 #: Values nobody sets by accident in two places, and that differ from world to world: what holds for both holds for all.
@@ -86,25 +85,23 @@ class Resolved:
 class Runs:
     """All runs of a tree, worked out when asked for."""
 
-    def __init__(self, tree: Tree, assumed: Assumed, launchers: Launchers, holes: Holes | None = None) -> None:
+    def __init__(self, tree: Tree, assumed: Assumed, launchers: Launchers) -> None:
         """
         Args:
             tree: the recipes.
             assumed: what to take where no file says.
             launchers: which of them register which resolvers.
-            holes: knows the interpolations of data that several trees share.
         """
         self.tree = tree
         self.assumed = assumed
         self.launchers = launchers
-        self.holes = holes or Holes()
         self._runs: dict[str, Run] = {}
         self._resolved: dict[tuple[str, World, tuple[int, ...]], Resolved] = {}
         self._with_section: set[str] | None = None
 
     def on(self, tree: Tree) -> Runs:
         """The same runs on another state of the same tree: its worlds stay those of before."""
-        other = Runs(tree, self.assumed, self.launchers, self.holes)
+        other = Runs(tree, self.assumed, self.launchers)
         other._runs, other._resolved = self._runs, self._resolved
         return other
 
@@ -128,13 +125,15 @@ class Runs:
         return self._resolved[known]
 
     def _resolve(self, recipe: str, world: World, resolvers: frozenset[str]) -> Resolved:
-        root = self.tree.merged(recipe, world.other_reading)
+        merged = self.tree.merged(recipe, world.other_reading)
+        root, holes = merged.root, merged.landmarks.holes
         for path, value in world.supplied:
             root = _with(root, path, value)
-        resolution = Resolution(root, resolvers, self.holes)
-        tree = resolution.tree()
+            holes = tuple(hole for hole in holes if hole[0] != path)
+        resolution = Resolution(root, holes, resolvers)
+        tree = resolution.tree(makes_models)
         try:
-            found = models(tree, as_launched=world.as_launched)
+            found = models(tree, mappings(resolution, tree, merged.landmarks.mappings), as_launched=world.as_launched)
         except TooManyModelsError:
             what = "has aliases that make more than 10,000 mappings named megatron_cfg"
             problem = Problem(Place(self.tree.shown(recipe)), what, "write the values out and run again")
@@ -169,10 +168,10 @@ class Runs:
         A file without a section of any algorithm is started by no launcher of NeMo-RL: what inherits from it decides.
         """
         merged = self.tree.merged(recipe)
-        used = {name for _, leaf in self.holes.below(merged) for name in parse(leaf.value).resolvers}
+        used = {name for _, leaf in merged.landmarks.holes for name in parse(leaf.value).resolvers}
         if used & RESOLVERS.keys():
             return self.launchers.resolvers | (used & RESOLVERS.keys() & self.launchers.resolvers), True
-        which = algorithms(merged)
+        which = algorithms(merged.root)
         if which:
             if all(self.launchers.registers(algorithm) for algorithm in which):
                 return self.launchers.resolvers, True

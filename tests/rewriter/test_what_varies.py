@@ -223,7 +223,7 @@ def test_a_parent_through_a_link_to_a_folder(migrate: Callable[..., Any], tmp_pa
         "recipes/base.yaml": recipe(3, TP4),
         "shared/team/k.yaml": "defaults: ../base.yaml\npolicy: {megatron_cfg: {tensor_model_parallel_size: 8}}\n",
     }
-    ran = migrate(files, paths=("recipes",))
+    ran = migrate(files, paths=("recipes", "shared"))
     assert ran.code == 0, ran.stderr
     assert "${mul:3,${..tensor_model_parallel_size}}" in ran.files["recipes/base.yaml"]
     assert "recipes/team/k.yaml" in ran.stderr

@@ -1,0 +1,126 @@
+"""Plans, edits and proves, with more and more needs, until the proof holds or asks for nothing that could help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gtp_migrate.edit import EditError, edit
+from gtp_migrate.forms import Style
+from gtp_migrate.plan.changes import Drop, Move
+from gtp_migrate.plan.needs import KeepHusk, Need, NoInterpolation, OwnNumber
+from gtp_migrate.plan.own import own_number
+from gtp_migrate.plan.planner import Plan, Planned, plan
+from gtp_migrate.plan.stock import Stock
+from gtp_migrate.problems import Place, Problem, RecipeError
+from gtp_migrate.proof import Failure, Proof, same_elsewhere
+from gtp_migrate.recipes.layer import Leaf
+from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.runs.runs import Runs
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan with its edited texts, and what the proof says of them."""
+
+    plan: Plan
+    #: By real path.
+    texts: Mapping[str, str]
+    unwritable: tuple[Problem, ...]
+    failures: tuple[Failure, ...]
+    #: The runs as they would be.
+    after: Runs
+
+
+def draft(stock: Stock, style: Style) -> Draft:
+    """The last plan: what fails in it, nothing in the files can mend."""
+    needs: frozenset[Need] = frozenset()
+    editor = _Editor(stock.tree)
+    proof = Proof(stock.runs, stock.target, pins_copies=stock.pins_copies)
+    while True:
+        latest = _try(stock, plan(stock, needs, style), editor, proof)
+        more = frozenset(_needs(stock, latest, needs)) - needs
+        if not more:
+            return latest
+        needs |= more
+
+
+def _try(stock: Stock, planned: Plan, editor: _Editor, proof: Proof) -> Draft:
+    texts: dict[str, str] = {}
+    unwritable: list[Problem] = []
+    blocked = {stock.tree.files[recipe].found.real for recipe in planned.blocked}
+    for real, changes in planned.by_file().items():
+        if real not in blocked:
+            edited = editor.edit(real, tuple(changes))
+            if isinstance(edited, Problem):
+                unwritable.append(edited)
+            else:
+                texts[real] = edited
+    after = stock.runs.on(stock.tree.with_texts(texts))
+    failures = tuple(failure for recipe in stock.recipes for failure in proof.failures(recipe, after))
+    return Draft(planned, texts, tuple(unwritable), failures, after)
+
+
+class _Editor:
+    """Edits files, each set of changes once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self._edited: dict[tuple[str, str], str | Problem] = {}
+        self._recipes = {layer.source.real: recipe for recipe, layer in tree.layers.items()}
+
+    def edit(self, real: str, changes: tuple[Planned, ...]) -> str | Problem:
+        """The new text of a file, or why it cannot be written."""
+        known = (real, repr([planned.change for planned in changes]))
+        if known not in self._edited:
+            self._edited[known] = self._edit(self._recipes[real], real, changes)
+        return self._edited[known]
+
+    def _edit(self, recipe: str, real: str, changes: tuple[Planned, ...]) -> str | Problem:
+        try:
+            after = edit(self.tree.text(recipe), [planned.change for planned in changes])
+        except EditError as error:
+            place = Place(self.tree.layers[recipe].source.shown, error.line, error.column)
+            return Problem(place, f"cannot be rewritten safely: {error.what}", "migrate this file by hand")
+        layer = self.tree.layers[recipe]
+        try:
+            new = self.tree.read_text(real, after)
+            is_same = same_elsewhere(layer, new) and sorted(layer.comments) == sorted(new.comments)
+        except RecipeError:
+            is_same = False
+        if is_same:
+            return after
+        what = "cannot be rewritten without changing something else in the file"
+        return Problem(changes[0].place, what, "migrate this file by hand")
+
+
+def _needs(stock: Stock, latest: Draft, needs: frozenset[Need]) -> Iterable[Need]:
+    """What could mend the failures; only of recipes above which none fails."""
+    failed = {failure.recipe for failure in latest.failures}
+    for failure in latest.failures:
+        if failure.is_unknown or not failed.isdisjoint(stock.tree.orders[failure.recipe][:-1]):
+            continue
+        if failure.is_dangling:
+            yield from _husks(stock.tree, failure, latest.plan)
+        elif failure.model is not None and failure.axis is not None:
+            own = OwnNumber(failure.recipe, failure.model, failure.axis)
+            if own not in needs and own_number(stock, own) is not None:
+                yield own
+                continue
+        if failure.entry is not None:
+            yield from _without_interpolation(failure.entry, latest.plan)
+
+
+def _husks(tree: Tree, failure: Failure, planned: Plan) -> Iterable[Need]:
+    reals = {tree.files[layer].found.real for layer in tree.orders[failure.recipe]}
+    for each in planned.changes:
+        if each.real in reals and isinstance(each.change, (Move, Drop)):
+            yield KeepHusk(each.real)
+
+
+def _without_interpolation(entry: Leaf, planned: Plan) -> Iterable[Need]:
+    for each in planned.changes:
+        if each.real == entry.source.real and each.is_interpolation and each.setting is not None:
+            place = each.mapping if isinstance(each.change, Move) else None
+            if (entry.path[:-1] == place) if place is not None else entry.path[:-2] == each.mapping:
+                yield NoInterpolation(each.setting)

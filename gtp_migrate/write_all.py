@@ -1,0 +1,63 @@
+"""Writes what an outcome says, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gtp_migrate.outcome import Edited, Outcome
+from gtp_migrate.streams import Tally, uninterrupted
+from gtp_migrate.write import WriteError, check_unchanged, check_writable, write
+
+
+def write_all(outcome: Outcome, tally: Tally) -> None:
+    """Writes the edited files. What is not written is taken out of the outcome, and said.
+
+    A group of files that inherit from each other is checked as a whole before the first of it is written.
+
+    Args:
+        outcome: of the run.
+        tally: counts what is written, for whoever interrupts it.
+    """
+    tally.planned = len(outcome.edited)
+    written: list[Edited] = []
+
+    def done(edited: Edited) -> None:
+        written.append(edited)
+        tally.written = len(written)
+
+    try:
+        for group in outcome.groups:
+            try:
+                for edited in group:
+                    check_writable(edited.path, edited.shown)
+                    check_unchanged(edited.path, edited.shown, edited.before)
+                _write_group(group, done)
+            except WriteError as error:
+                outcome.problems.append(error.problem)
+                outcome.left = True
+    finally:
+        _only_written(outcome, {edited.path for edited in written})
+
+
+def _write_group(group: list[Edited], done: Callable[[Edited], None]) -> None:
+    last: list[Edited] = []
+    for edited in group:
+        meanwhile = edited.meanwhile if len(group) > 1 else None
+        with uninterrupted():
+            write(edited.path, edited.shown, edited.before, meanwhile or edited.after)
+            if meanwhile:
+                last.append(edited)
+            else:
+                done(edited)
+    for edited in last:
+        assert edited.meanwhile is not None
+        with uninterrupted():
+            write(edited.path, edited.shown, edited.meanwhile, edited.after)
+            done(edited)
+
+
+def _only_written(outcome: Outcome, paths: set[str]) -> None:
+    """Only what was written counts as done, and as proven."""
+    outcome.edited = [edited for edited in outcome.edited if edited.path in paths]
+    outcome.changes = [planned for planned in outcome.changes if planned.real in paths]
+    outcome.proven = {recipe: files for recipe, files in outcome.proven.items() if files <= paths}
