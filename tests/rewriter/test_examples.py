@@ -809,21 +809,24 @@ def test_a_parent_outside_that_holds_an_old_setting_and_a_child_with_one(migrate
 
 
 @pytest.mark.launcher("grpo")
-@pytest.mark.parametrize("checkout", [True, False], ids=["in a checkout", "in a folder"])
 @pytest.mark.parametrize("given", ["base.yaml", "./base.yaml"])
-def test_a_base_given_alone_stays_right_for_its_children(
-    becomes: Becomes, tmp_path: Path, checkout: bool, given: str
-) -> None:
-    child = "child.yaml"
-    if checkout:
-        (tmp_path / "work" / ".git").mkdir()
-        child = "far/away/child.yaml"
-    text = CHILD_WITH_TP.replace("base.yaml", "../../base.yaml" if checkout else "base.yaml")
-    becomes({"base.yaml": BASE, child: text}, {"base.yaml": BASE_WITH_INTERPOLATION}, paths=(given,))
+def test_a_base_given_alone_stays_right_for_its_children(becomes: Becomes, tmp_path: Path, given: str) -> None:
+    """Wherever they are in the checkout."""
+    (tmp_path / "work" / ".git").mkdir()
+    child = CHILD_WITH_TP.replace("base.yaml", "../../base.yaml")
+    becomes({"base.yaml": BASE, "far/away/child.yaml": child}, {"base.yaml": BASE_WITH_INTERPOLATION}, paths=(given,))
 
 
-def test_literal_with_a_base_given_alone_leaves_it(stays: Stays) -> None:
+@pytest.mark.launcher("grpo")
+def test_outside_a_checkout_nothing_beyond_the_given_paths_is_read(becomes: Becomes) -> None:
+    """Nor is what lies beside: in a temporary or a home folder that may be anything."""
+    files = {"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}
+    becomes(files, {"base.yaml": BASE_WITH_NUMBER}, paths=("base.yaml",), proven=False)
+
+
+def test_literal_with_a_base_given_alone_leaves_it(stays: Stays, tmp_path: Path) -> None:
     """The child needs a number of its own, and is not ours to write."""
+    (tmp_path / "work" / ".git").mkdir()
     ran = stays({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, "--style", "literal", paths=("base.yaml",))
     assert any("child.yaml" in line for line in ran.problems)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -36,7 +36,7 @@ REAL = Path(__file__).parents[3] / "shared" / "corpus" / "nemo_rl"
 
 
 def examples(count: int) -> Any:
-    return settings(max_examples=count * MORE, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+    return settings(max_examples=count * MORE)
 
 
 @dataclass(frozen=True)
@@ -424,7 +424,7 @@ def test_check_says_whether_a_run_would_leave_nothing(tree: RecipeTree, choices:
             assert run(root, "--check", *choices.arguments()).exit_code == 0
 
 
-@settings(max_examples=3 * MORE, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@examples(3)
 @given(trees(), choices())
 def test_a_process_does_the_same(tree: RecipeTree, choices: Choices) -> None:
     with on_disk(tree) as root:
