@@ -106,8 +106,8 @@ def migrate(
     prove: Annotated[
         Prove,
         typer.Option(
-            help="rule: every run is resolved before and after, and compared by Core's rule. real: NeMo-RL's own functions "
-            "on a Bridge provider are asked as well (in their container)."
+            help="rule: every run is resolved before and after, and compared by Core's rule. real: NeMo-RL's own "
+            "functions on a Bridge provider are asked as well (in their container)."
         ),
     ] = Prove.RULE,
     maps: Annotated[
@@ -145,12 +145,12 @@ def migrate(
             surveyed = survey(paths, tuple(exclude or ()), progress, no_ignore)
         except OSError as error:
             _wrong(f"{safe_text(str(error.filename))}: cannot be read ({error.strerror}); give one that is there")
-        if not (surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored):
-            if not surveyed.inherits_from_outside():
-                if not quiet:
-                    files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
-                    print(f"Nothing to migrate in {files}.", file=sys.stderr)
-                return
+        is_silent = not (surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored)
+        if is_silent and not surveyed.inherits_from_outside():
+            if not quiet:
+                files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
+                print(f"Nothing to migrate in {files}.", file=sys.stderr)
+            return
         outcome = _work_out(
             _options(paths, target, style, (tp, etp, ep), runtime_shim, prove is Prove.REAL, maps or []),
             surveyed,

@@ -86,6 +86,7 @@ def _note(outcome: Outcome, surveyed: Survey, checkouts: Surroundings, tree: Tre
         outcome.notes.append(f"{files} an old key and was left alone (--no-ignore takes such files too)")
     for root, outer in checkouts.outer.items() if tree.recipes else ():
         outcome.notes.append(
-            f"{shorten(root)} is a submodule: recipes of {shorten(outer)} around it that inherit from these were not looked at"
+            f"{shorten(root)} is a submodule: recipes of {shorten(outer)} around it that inherit from these were "
+            "not looked at"
         )
     outcome.not_followed = list(surveyed.not_followed)

@@ -22,7 +22,8 @@ from gtp_migrate.runs.models import Kind, Model
 from gtp_migrate.runs.runs import World
 from gtp_migrate.runs.topology import Topology, TopologyError, topology
 
-#: `module:function`, called in the judge's process before it imports NeMo-RL: for a machine that lacks what Bridge imports.
+#: `module:function`, called in the judge's process before it imports NeMo-RL: for machines that lack what Bridge
+#: imports.
 PREPARE = "GTP_MIGRATE_JUDGE_PREPARE"
 
 
@@ -80,7 +81,8 @@ class SecondJudge:
                     unknown += before.failure is not None and world is self.stock.runs.run(recipe).worlds[0]
                     yield from self._compare(recipe, world, before, after)
         hello, seconds = self._judge.hello, time.monotonic() - started
-        said = f"NeMo-RL {hello.nemo_rl} and Megatron-Bridge {hello.bridge} were asked about {runs} runs in {seconds:.1f} s"
+        said = f"NeMo-RL ({hello.nemo_rl}) and Megatron-Bridge {hello.bridge} were asked about {runs} runs"
+        said += f" in {seconds:.1f} s"
         self.notes.append(said + (f"; they cannot load {unknown} of them, before or after" if unknown else ""))
 
     def _ask(self, recipe: str, world: World, overlay: dict[str, str]) -> Answer:
@@ -103,8 +105,9 @@ class SecondJudge:
             if not is_pinned(model, self.stock.pins_copies):
                 name = _name(model)
                 old, new = before.models.get(name), after.models.get(name)
-                if (what := self._difference(model, old, new)) is not None:
-                    yield Failure(recipe, place, f"{model.name}: by NeMo-RL's own functions {what}", model=model.name)
+                if (difference := self._difference(model, old, new)) is not None:
+                    said = f"{model.name}: by NeMo-RL's own functions {difference}"
+                    yield Failure(recipe, place, said, model=model.name)
 
     def _difference(self, model: Model, old: Judged | None, new: Judged | None) -> str | None:
         if old is None or new is None:

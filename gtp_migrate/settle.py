@@ -12,11 +12,15 @@ from gtp_migrate.plan.planner import Plan, Planned
 from gtp_migrate.plan.stock import Stock, is_pinned
 from gtp_migrate.problems import Problem
 from gtp_migrate.proof import Failure
+from gtp_migrate.recipes.interpolation import entry_of
 from gtp_migrate.recipes.keys import OLD_KEY_TEXT
+from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.runs.layout import layout
 from gtp_migrate.runs.models import Kind
 from gtp_migrate.runs.runs import Runs
+from gtp_migrate.runs.topology import side
+from gtp_migrate.shards import AXES
 
 
 def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure] = ()) -> None:
@@ -43,13 +47,16 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
         if not is_set_aside:
             bad.update(paths)
         if blocked.isdisjoint(layers[failure.recipe]) and paths:
-            outcome.problems.append(_problem(tree, failure, is_set_aside))
+            outcome.problems.append(_problem(stock, failure, is_set_aside))
     kept, groups = without_bad(layers, set(latest.texts), bad)
-    after = latest.after if len(kept) == len(latest.texts) else stock.runs.on(
-        tree.with_texts({path: latest.texts[path] for path in kept})
+    after = (
+        latest.after
+        if len(kept) == len(latest.texts)
+        else stock.runs.on(tree.with_texts({path: latest.texts[path] for path in kept}))
     )
     _keep(outcome, tree, by_file, {path: latest.texts[path] for path in kept}, layers, groups)
     outcome.left = outcome.left or _is_left(stock, planned, kept)
+    _say_outside(outcome, stock, layers, kept, after)
     _lay_out(outcome, stock, layers, kept, after)
 
 
@@ -67,13 +74,20 @@ def _order(tree: Tree, recipe: str) -> tuple[str, ...]:
     return tuple(reversed(seen))
 
 
-def _problem(tree: Tree, failure: Failure, is_set_aside: bool) -> Problem:
+def _is_of_a_copy(stock: Stock, failure: Failure) -> bool:
+    if failure.model is None or failure.axis is None:
+        return False
+    model = stock.runs.resolved(failure.recipe, stock.runs.run(failure.recipe).worlds[0]).model(failure.model)
+    return model is not None and model.kind is Kind.COPY
+
+
+def _problem(stock: Stock, failure: Failure, is_set_aside: bool) -> Problem:
     todo = failure.todo or "nothing that is connected with it was changed; migrate it by hand"
     if is_set_aside:
         todo = "it is left out on purpose and was not looked after; give it its own number by hand"
-    elif not tree.files[failure.recipe].given:
+    elif not stock.tree.files[failure.recipe].given:
         todo = "nothing that is connected with it was changed; give this file too"
-    elif failure.model == "generation" and not failure.todo:
+    elif not failure.todo and _is_of_a_copy(stock, failure):
         todo = (
             "nothing that is connected with it was changed; give --target megatron-cfg for a NeMo-RL that types the "
             "fields, or --runtime-shim where these runs install the shim: both keep this copy's weights whole"
@@ -121,6 +135,30 @@ def _is_left(stock: Stock, planned: Plan, kept: set[str]) -> bool:
     return bool(wanted - done) or any(file.given and file.glance.old for file in unread)
 
 
+def _say_outside(outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs) -> None:
+    """Names old keys that given recipes get, or will get, from files that are not ours to change."""
+    tree = stock.tree
+    ours = {file.found.real for file in tree.files.values() if file.given}
+    heirs: dict[tuple[str, int], tuple[Leaf, set[str]]] = {}
+    for recipe in stock.recipes:
+        if not tree.files[recipe].given:
+            continue
+        runs = stock.runs if kept.isdisjoint(layers[recipe]) else after
+        for model in runs.resolved(recipe, stock.runs.run(recipe).worlds[0]).models:
+            for axis in AXES:
+                entry = entry_of(side(model.cfg, axis).size)
+                if entry is not None and entry.source.real not in ours:
+                    heirs.setdefault(entry.key, (entry, set()))[1].add(tree.shown(recipe))
+    aside = {file.found.real for file in tree.files.values() if file.set_aside}
+    for entry, recipes in heirs.values():
+        more = f" and {len(recipes) - 1} more" if len(recipes) > 1 else ""
+        whose = f"holds {entry.path[-1]} for {min(recipes)}{more}, and is"
+        what, todo = f"{whose} outside the given paths", "give this file too"
+        if entry.source.real in aside:
+            what, todo = f"{whose} excluded", "give this file too, without excluding it"
+        outcome.problems.append(Problem(entry.place, what, todo))
+
+
 def mention(outcome: Outcome, tree: Tree) -> None:
     """Names old keys in texts, where nobody can tell what becomes of them: a line a file."""
     seen: set[str] = set()
@@ -136,9 +174,7 @@ def mention(outcome: Outcome, tree: Tree) -> None:
         outcome.left = True
 
 
-def _lay_out(
-    outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs
-) -> None:
+def _lay_out(outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs) -> None:
     for recipe in stock.recipes:
         if not stock.tree.files[recipe].given:
             continue
@@ -156,4 +192,6 @@ def _lay_out(
                 found.append((model, each))
         if any(each.has_gtp for _, each in found):
             shown = stock.tree.shown(recipe)
-            outcome.layouts += [(shown, each) for model, each in found if each.has_gtp or model.kind is not Kind.MAPPING]
+            outcome.layouts += [
+                (shown, each) for model, each in found if each.has_gtp or model.kind is not Kind.MAPPING
+            ]

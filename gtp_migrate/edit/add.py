@@ -12,6 +12,10 @@ In flow style where there is no such entry, at the front:
 
     {hidden_dropout: 0.0}  →  {tensor_parallel_num_weight_shards: 24, hidden_dropout: 0.0}
 
+In the place of an alias, where the new entry is a whole mapping:
+
+    model_overrides: *SHARED  →  model_overrides: {tensor_parallel_num_weight_shards: 8}
+
 In a file that has nothing on the way, at its end:
 
     defaults: base.yaml                    →  defaults: base.yaml
@@ -29,7 +33,8 @@ from typing import Any
 from gtp_migrate.edit.nodes import Alias, Items, Mapping, Node, Pair, Scalar, is_null, last_of
 from gtp_migrate.edit.source import CannotEdit, Draft
 from gtp_migrate.edit.spell import CannotSpell, Written, lines, one_line
-from gtp_migrate.plan.changes import Add, KeyPath
+from gtp_migrate.plan.changes import Add
+from gtp_migrate.recipes.keys import KeyPath
 
 
 @dataclass
@@ -79,6 +84,8 @@ def add(draft: Draft, changes: Iterable[Add]) -> None:
 def _collect(draft: Draft, change: Add, places: dict[int, _Place]) -> None:
     mapping, depth = _find(draft, change.path)
     missing = [*change.path[depth:], change.key]
+    if mapping is not None and len(missing) == 1 and _put_for_an_alias(draft, mapping, change):
+        return
     place = places.setdefault(id(mapping), _Place(mapping, depth))
     if mapping is not None:
         _refuse_present(draft, mapping, missing[0], is_key=len(missing) == 1, shown=change.path[: depth + 1])
@@ -96,6 +103,20 @@ def _collect(draft: Draft, change: Add, places: dict[int, _Place]) -> None:
         raise CannotEdit(f"{dotted((*change.path, change.key))} is added twice")
     value = Written(change.value) if isinstance(change.value, str) else _copied(change.value)
     _put(into, change.key, value, change.after)
+
+
+def _put_for_an_alias(draft: Draft, mapping: Mapping, change: Add) -> bool:
+    """Writes a mapping in the place of an alias; False where there is none."""
+    pair = mapping.get(change.key)
+    if pair is None or not isinstance(pair.value, Alias) or not isinstance(change.value, dict):
+        return False
+    try:
+        text = one_line(change.value)
+    except CannotSpell as error:
+        raise CannotEdit(str(error)) from None
+    draft.forget(pair.value)
+    draft.splices.replace(pair.value.start, pair.value.end, text)
+    return True
 
 
 def _copied(data: dict[Any, Any]) -> dict[Any, Any]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import yaml
@@ -84,7 +83,7 @@ class Items(Node):
     items: list[Node] = field(default_factory=list)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Mapping(Node):
     """A mapping."""
 
@@ -93,14 +92,17 @@ class Mapping(Node):
     inside: int
     entries: list[Pair] = field(default_factory=list)
 
-    @cached_property
+    _by_text: dict[str, list[Pair]] | None = field(default=None, init=False, repr=False)
+
+    @property
     def by_text(self) -> dict[str, list[Pair]]:
         """The entries by the text of their keys."""
-        found: dict[str, list[Pair]] = {}
-        for pair in self.entries:
-            if isinstance(pair.key, Scalar):
-                found.setdefault(pair.key.value, []).append(pair)
-        return found
+        if self._by_text is None:
+            self._by_text = {}
+            for pair in self.entries:
+                if isinstance(pair.key, Scalar):
+                    self._by_text.setdefault(pair.key.value, []).append(pair)
+        return self._by_text
 
     def get(self, key: str | int) -> Pair | None:
         """The entry that has this key itself."""

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from gtp_migrate.edit.nodes import BREAK, Alias, Document, Mapping, Node, Pair, Scalar
 from gtp_migrate.plan.changes import Spot
 
+_LAST_BREAK = re.compile(rf"(?:{BREAK.pattern})\Z")
 _COMMENT = re.compile(r"(?:^|[\s,\[{])#", re.MULTILINE)
 
 
@@ -82,12 +83,8 @@ class Source:
         return pair.key.start
 
     def whole_lines(self, start: int, end: int) -> tuple[int, int]:
-        """From the start of a line through the end of one, with one line ending."""
-        after = self.next_line(end)
-        if after > end:
-            return start, after
-        line = self.line(start)
-        return (self._ends[line - 1] if line else start), end
+        """From the start of a line through the end of one, its line ending included."""
+        return start, self.next_line(end)
 
     def rest_of_line(self, position: int) -> str:
         """The comment behind a value; nothing else may stand there."""
@@ -148,7 +145,11 @@ class Splices:
                 raise CannotEdit("two changes meet in one place")
             pieces += [text[done:start], new]
             done, was_removal = max(done, end), is_removal
-        return "".join([*pieces, text[done:]])
+        result = "".join([*pieces, text[done:]])
+        if was_removal and done == len(text) and not _LAST_BREAK.search(text):
+            # The line that is the last one now ends as the last one did.
+            result = _LAST_BREAK.sub("", result)
+        return result
 
 
 class Draft:

@@ -1,4 +1,4 @@
-"""The changes that planning asks for and editing makes: one class a kind."""
+"""The outcome of planning, and all that editing needs to know: one change an entry of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gtp_migrate.recipes.keys import KeyPath
 class Spot:
     """Where an entry `key: value` stands in the text of a file, a byte order mark not counted."""
 
-    #: Offset of the key, in characters.
+    #: Offset of the key, with its tag if it has one, in characters.
     offset: int
     #: Of the key, from 1.
     line: int
@@ -29,9 +29,10 @@ class Replace:
     spot: Spot
     old_key: str
     new_key: str
-    #: The plain YAML scalar to write (`12`, `null`, `${mul:3,${..tensor_model_parallel_size}}`); None keeps the text of the old value.
+    #: The plain YAML scalar to write (`12`, `null`, `${mul:3,${..tensor_model_parallel_size}}`); None keeps the text of
+    #: the old value.
     value: str | None
-    #: The old value is null: see `keep_nulls`.
+    #: The old value is null: see `keep_nulls` of `gtp_migrate.edit.edit`.
     is_null: bool = False
 
 
@@ -64,15 +65,16 @@ class Drop:
 
 @dataclass(frozen=True)
 class Add:
-    """A new entry `key: value` in the mapping at `path` of the file, with the mappings on the way that are not there yet.
+    """A new entry `key: value` in the mapping at `path` of the file, with the mappings on the way that are missing.
 
-    The line goes behind the entry named `after` where the mapping has that, else behind its last entry. `value` is a plain
-    YAML scalar as text, or a mapping (plain Python data, nested), which is written in the style of its surroundings: flow in
-    flow, block in block.
+    It goes behind the entry named `after` where the mapping has that, else behind the last one (in flow style, to the
+    front).
     """
 
     path: KeyPath
     key: str
+    #: A plain YAML scalar as text, or a mapping (plain Python data, nested), which is written in the style of its
+    #: surroundings: flow in flow, block in block.
     value: str | dict[str, Any]
     after: str | None = None
 

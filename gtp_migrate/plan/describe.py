@@ -16,14 +16,16 @@ def parallel_of(setting: Setting, stock: Stock) -> str:
     uses = sorted(setting.all_uses, key=lambda use: (use.recipe != setting.recipe, not use.is_direct))
     if not uses:
         return ""
-    own, *others = dict.fromkeys(describe_parallel(use.model, use.side.axis, stock, use.world) for use in uses)
+    own, *others = dict.fromkeys(
+        describe_parallel(use.recipe, use.model, use.side.axis, stock, use.world) for use in uses
+    )
     if len(others) > 1:
         sizes = {text.split(" (")[0].removeprefix(f"{setting.axis.abbreviation} ") for text in others}
         return f"{own}; {', '.join(sorted(sizes, key=lambda size: (len(size), size)))} in other recipes"
     return "; ".join([own, *others])
 
 
-def describe_parallel(model: Model, axis: Axis, stock: Stock, world: World) -> str:
+def describe_parallel(recipe: str, model: Model, axis: Axis, stock: Stock, world: World) -> str:
     """The parallel size of a model and where it comes from: `TP 4 (base.yaml:12)`."""
     name = axis.abbreviation
     key = TP if axis is DENSE else ETP
@@ -31,7 +33,11 @@ def describe_parallel(model: Model, axis: Axis, stock: Stock, world: World) -> s
     is_supplied = key in model.cfg and entry is None and any(path[-1] == key for path, _ in world.supplied)
     if is_supplied and stock.runs.assumed.of(key) is not None:
         return f"{name} {value_of(model.cfg[key])} (--{name.lower()})"
-    if is_supplied or (axis is not DENSE and key not in model.cfg and any(path[-1] == TP for path, _ in world.supplied)):
+    if stock.runs.run(recipe).open_keys.get(model.path, {}).get(key) == "environment":
+        return f"{name} from the environment"
+    if is_supplied or (
+        axis is not DENSE and key not in model.cfg and any(path[-1] == TP for path, _ in world.supplied)
+    ):
         return f"{name} not set"
     try:
         value = parallel_size(model.cfg, axis)

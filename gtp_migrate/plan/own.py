@@ -10,6 +10,7 @@ from gtp_migrate.plan.needs import OwnNumber
 from gtp_migrate.plan.stock import Stock, Use
 from gtp_migrate.recipes.interpolation import Computed, parse, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, KeyPath
+from gtp_migrate.recipes.merge import at
 from gtp_migrate.runs.models import (
     DEFAULT_TEACHER,
     GENERATION_CFG,
@@ -38,7 +39,7 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
         if model is None:
             return None
         try:
-            number = Use(need.recipe, world, model, side(model.cfg, need.axis), None).shards()
+            number = Use(need.recipe, world, model, side(model.cfg, need.axis), None, None).shards()
         except TopologyError:
             return None
         if number is None:
@@ -101,6 +102,10 @@ class _Adder:
             return self._count((*place, MEGATRON_CFG_OVERRIDES, MODEL_OVERRIDES))
         if isinstance(teacher.get(MODEL_OVERRIDES), dict):
             return self._count((*place, MODEL_OVERRIDES))
+        if place == DEFAULT_TEACHER and not more and self._at(TEACHER_OVERRIDES):
+            # As a key of its own: what the default overrides reach those teachers that have an entry, or not, by who
+            # makes them; its other keys always do, below the entry's own.
+            return Add(self._real(place), MODEL_OVERRIDES, self._whole())
         return Add((*self._real(place), MEGATRON_CFG_OVERRIDES), MODEL_OVERRIDES, self._whole())
 
     def _to_generation(self) -> Add:
@@ -118,12 +123,7 @@ class _Adder:
         return Add(self._real(path), self.key, self.number, self.after)
 
     def _at(self, path: KeyPath) -> Any:
-        node: Any = self.tree
-        for key in path:
-            if not isinstance(node, dict):
-                return None
-            node = node.get(key)
-        return node
+        return at(self.tree, path)
 
     def _real(self, path: KeyPath) -> KeyPath:
         """The path, if nothing on it is an interpolation."""
@@ -137,11 +137,7 @@ class _Adder:
 
     def _is_shared(self, path: KeyPath) -> bool:
         """Whether this file writes the mapping at `path` as an alias: its settings stand elsewhere in it."""
-        data: Any = self.layer.data
-        for key in path:
-            if not isinstance(data, dict):
-                return False
-            data = data.get(key)
+        data = at(self.layer.data, path)
         if not isinstance(data, dict):
             return False
         entries = [entry for entry in self.layer.settings if any(data.get(name) is entry for name in SETTINGS)]
@@ -179,4 +175,3 @@ def _repeatable(value: Any) -> Any:
             raise _CannotError
         return value.leaf.value
     return value_of(value)
-

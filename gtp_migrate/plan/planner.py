@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 from gtp_migrate.forms import Form, Style, Target
 from gtp_migrate.plan.changes import Add, Change, Drop, Move, Replace, Spot
@@ -154,7 +155,9 @@ class _Planner:
         except TopologyError:
             return  # said where the setting itself is decided
         try:
-            needed = use.shards() if len(self.stock.runs.run(use.recipe).worlds) == 1 or not use.world.supplied else None
+            needed = (
+                use.shards() if len(self.stock.runs.run(use.recipe).worlds) == 1 or not use.world.supplied else None
+            )
         except TopologyError:
             needed = None
         override, typed = entry_of(of.override), entry_of(of.typed)
@@ -185,7 +188,9 @@ class _Planner:
         is_same_file = old.source.real == new.source.real
         where = f"line {new.line}" if is_same_file else new.place.file_and_line
         setting = self.by_key[old.key]
-        whose = "" if old.source.real == self.tree.files[use.recipe].found.real else f" in {self.tree.shown(use.recipe)}"
+        whose = (
+            "" if old.source.real == self.tree.files[use.recipe].found.real else f" in {self.tree.shown(use.recipe)}"
+        )
         what = (
             f"the old setting (size {size}) and the new one ({'null' if shards is None else shards} shards, {where}) "
             f"say different things{whose}"
@@ -196,8 +201,8 @@ class _Planner:
     def _typed_null(self, use: Use, old: Leaf, new: Leaf) -> None:
         setting = self.by_key[old.key]
         what = (
-            f"cannot become model_overrides.{setting.axis.num_weight_shards}: {new.place.file_and_line} has the same key "
-            f"in {MEGATRON_CFG}, and NeMo-RL rejects the one beside the other"
+            f"cannot become model_overrides.{setting.axis.num_weight_shards}: {new.place.file_and_line} has the same "
+            f"key in {MEGATRON_CFG}, and NeMo-RL rejects the one beside the other"
         )
         todo = f"remove the null of {new.place.file_and_line}, or give --target {Target.MEGATRON_CFG.value}"
         self._refuse(setting, what, todo, blocks=True)
@@ -213,7 +218,7 @@ class _Planner:
             elif setting.form is Form.OVERRIDE and self.target is Target.MODEL_OVERRIDES:
                 pass
             elif not self.tree.files[setting.recipe].given:
-                self._say_outside(setting)
+                pass  # what is left of it for the given recipes is said in the end
             elif setting.form is Form.OVERRIDE:
                 if setting.all_uses:
                     self._move_override(setting)
@@ -228,17 +233,6 @@ class _Planner:
         if is_ignored and self.tree.files[setting.recipe].given:
             what = f"{dotted(setting.entry.path)} is ignored by this NeMo-RL, so GTP is off today, whatever it says"
             todo = "remove it, or write it under model_overrides if GTP is wanted"
-            self.problems[Problem(setting.entry.place, what, todo)] = None
-
-    def _say_outside(self, setting: Setting) -> None:
-        heirs = sorted({self.tree.shown(use.recipe) for use in setting.all_uses if self.tree.files[use.recipe].given})
-        if heirs:
-            more = f" and {len(heirs) - 1} more" if len(heirs) > 1 else ""
-            what = f"holds {setting.key} for {heirs[0]}{more}, and is outside the given paths"
-            todo = "give this file too"
-            if self.tree.files[setting.recipe].set_aside:
-                what = f"holds {setting.key} for {heirs[0]}{more}, and is excluded or ignored"
-                todo = "give this file by its name, without --exclude"
             self.problems[Problem(setting.entry.place, what, todo)] = None
 
     def _beside(self, setting: Setting) -> tuple[Setting | None, Setting | None, Setting | None]:
@@ -321,7 +315,10 @@ class _Planner:
     def _unused(self, setting: Setting) -> _Refused | None:
         """Why a setting counts for no model; None where that is said of the recipe itself."""
         path = setting.entry.path
-        if (MEGATRON_CFG, MODEL_OVERRIDES) in itertools.pairwise(path) and path[-3:-1] != (MEGATRON_CFG, MODEL_OVERRIDES):
+        if (MEGATRON_CFG, MODEL_OVERRIDES) in itertools.pairwise(path) and path[-3:-1] != (
+            MEGATRON_CFG,
+            MODEL_OVERRIDES,
+        ):
             what = f"{dotted(path)} stands deeper in model_overrides than TP does"
             todo = "write the number of shards there by hand: size × TP, or size × ETP"
             return _Refused(what, todo, blocks=False, is_whole=True)
@@ -417,7 +414,9 @@ class _Planner:
     def _may_be_null(self, setting: Setting, key: str) -> bool:
         """Whether a value that comes from the environment is null today, so that it may be a number tomorrow."""
         for use in direct_uses(setting):
-            first = self.stock.runs.resolved(use.recipe, type(use.world)(use.world.other_reading, use.world.as_launched))
+            first = self.stock.runs.resolved(
+                use.recipe, type(use.world)(use.world.other_reading, use.world.as_launched)
+            )
             model = first.model(use.model.name)
             if model is not None and key in model.cfg and value_of(model.cfg[key]) is None:
                 return True
@@ -485,11 +484,13 @@ class _Planner:
             return
         file = self.tree.files[need.recipe]
         if any(
-            planned.real == file.found.real and isinstance(planned.change, (Replace, Move)) and not _differs(planned, add)
+            planned.real == file.found.real
+            and isinstance(planned.change, (Replace, Move))
+            and not _differs(planned, add)
             for planned in self.changes.values()
         ):
             return
-        shown = add.value if isinstance(add.value, str) else "{" + ", ".join(f"{k}: {v}" for k, v in add.value.items()) + "}"
+        shown = _shown(add.value)
         run = self.stock.runs.run(need.recipe)
         model = self.stock.runs.resolved(need.recipe, run.worlds[0]).model(need.model)
         assert model is not None
@@ -500,8 +501,17 @@ class _Planner:
             model.path if add.path[: len(model.path)] == model.path else add.path,
             "inherited",
             f"{add.key}: {shown}",
-            describe_parallel(model, need.axis, self.stock, run.worlds[0]),
+            describe_parallel(need.recipe, model, need.axis, self.stock, run.worlds[0]),
         )
+
+
+def _shown(value: Any) -> str:
+    """A value to write, on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_shown(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return value if isinstance(value, str) else written(value)
 
 
 def _differs(planned: Planned, add: Add) -> bool:

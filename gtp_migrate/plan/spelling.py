@@ -10,6 +10,7 @@ from gtp_migrate.plan.stock import Setting, Stock, Use
 from gtp_migrate.recipes.interpolation import value_of
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, MODEL_OVERRIDES, TP, KeyPath
 from gtp_migrate.recipes.layer import raw
+from gtp_migrate.recipes.merge import at
 from gtp_migrate.runs.topology import effective_ep
 from gtp_migrate.shards import DENSE
 
@@ -57,7 +58,7 @@ def as_interpolation(setting: Setting, size: str, stock: Stock) -> str | None:
     assumed = stock.runs.assumed
     sets_etp = {value_of(use.model.cfg.get(ETP)) is not None for use in uses}
     if sets_etp == {True}:
-        is_assumed = assumed.etp is not None and any(_is_supplied(use, ETP) for use in uses)
+        is_assumed = assumed.etp is not None and any(use.is_supplied(ETP) for use in uses)
         return None if is_assumed else _product(size, ETP)
     if True in sets_etp:
         return None
@@ -66,10 +67,6 @@ def as_interpolation(setting: Setting, size: str, stock: Stock) -> str | None:
     if spreads == {True}:
         return size
     return _product(size, TP) if spreads == {False} else None
-
-
-def _is_supplied(use: Use, key: str) -> bool:
-    return any(path == (*use.model.path, key) for path, _ in use.world.supplied)
 
 
 def _product(size: str, key: str) -> str:
@@ -84,24 +81,20 @@ def stands_beside(setting: Setting, stock: Stock) -> bool:
     uses = direct_uses(setting)
     assumed = stock.runs.assumed
     if setting.axis is DENSE:
-        is_assumed = assumed.tp is not None and all(_is_supplied(use, TP) for use in uses)
+        is_assumed = assumed.tp is not None and all(use.is_supplied(TP) for use in uses)
         return _is_number(data, (*holder, TP)) or is_assumed
     if _is_number(data, (*holder, ETP)):
         return True
-    if any(value_of(use.model.cfg.get(ETP)) is not None and not _is_supplied(use, ETP) for use in uses):
+    if any(value_of(use.model.cfg.get(ETP)) is not None and not use.is_supplied(ETP) for use in uses):
         return False
     if assumed.etp is not None or (assumed.ep is not None and assumed.ep > 1):
         return True
     key = EP if any(effective_ep(use.model.cfg) > 1 for use in uses) else TP
-    return _is_number(data, (*holder, key)) or (assumed.tp is not None and all(_is_supplied(use, TP) for use in uses))
+    return _is_number(data, (*holder, key)) or (assumed.tp is not None and all(use.is_supplied(TP) for use in uses))
 
 
 def _is_number(data: Any, path: KeyPath) -> bool:
-    for key in path:
-        if not isinstance(data, dict):
-            return False
-        data = data.get(key)
-    return type(raw(data)) is int
+    return type(raw(at(data, path))) is int
 
 
 def one_level_up(text: str) -> str:

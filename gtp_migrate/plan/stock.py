@@ -33,13 +33,19 @@ class Use:
     world: World
     model: Model
     side: Side
-    #: Where the mapping that the setting is in stands in the merged recipe; None where it is made in Python or by a resolver.
+    #: Where the model's mapping and its `model_overrides` really stand in the merged recipe; None for a model made in
+    #: Python, and where a resolver makes the overrides.
+    mapping: KeyPath | None
     overrides: KeyPath | None
 
     @property
     def is_direct(self) -> bool:
         """Whether the setting stands in the model's own mapping, beside its parallel sizes."""
-        return self.model.kind is Kind.MAPPING and self.overrides == (*self.model.path, MODEL_OVERRIDES)
+        return self.mapping is not None and self.overrides == (*self.mapping, MODEL_OVERRIDES)
+
+    def is_supplied(self, key: str) -> bool:
+        """Whether a parallel size of the model comes from the world, not from a file."""
+        return self.mapping is not None and any(path == (*self.mapping, key) for path, _ in self.world.supplied)
 
     def parallel(self) -> int:
         """TP or ETP of the model.
@@ -141,11 +147,13 @@ def take_stock(tree: Tree, runs: Runs, target: Target, *, pins_copies: bool) -> 
 
 
 def _uses(recipe: str, world: World, model: Model, lookup: Lookup) -> Iterable[Use]:
-    overrides: KeyPath | None = None
-    if model.kind is Kind.MAPPING and isinstance(model.cfg.get(MODEL_OVERRIDES), dict):
-        overrides = lookup.find((*model.path, MODEL_OVERRIDES))[0]
+    mapping = overrides = None
+    if model.kind is Kind.MAPPING:
+        mapping = lookup.find(model.path)[0]
+        if isinstance(model.cfg.get(MODEL_OVERRIDES), dict):
+            overrides = lookup.find((*model.path, MODEL_OVERRIDES))[0]
     for axis in AXES:
-        yield Use(recipe, world, model, side(model.cfg, axis), overrides)
+        yield Use(recipe, world, model, side(model.cfg, axis), mapping, overrides)
 
 
 def _enter(settings: dict[tuple[str, int], Setting], use: Use, target: Target) -> None:

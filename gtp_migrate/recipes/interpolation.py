@@ -114,7 +114,8 @@ def _reference(content: str) -> Reference:
 
 @lru_cache(maxsize=262144)
 def targets(text: str, path: KeyPath) -> tuple[KeyPath, ...]:
-    """The paths that a text refers to where it stands at `path`; the empty path among them where that may be anything."""
+    """The paths that a text refers to where it stands at `path`; the empty one among them where that may be
+    anything."""
     parsed = parse(text)
     found = [target for reference in parsed.references if (target := reference.target(path)) is not None]
     return (*found, ()) if parsed.is_dynamic else tuple(found)
@@ -159,9 +160,9 @@ class Lookup:
         for index, key in enumerate(path):
             key = _key_in(node, key)
             here = (*path[:index], key)
-            if isinstance(node, dict) and key in node:
-                node = node[key]
-            elif isinstance(node, list) and isinstance(key, int) and -len(node) <= key < len(node):
+            if (isinstance(node, dict) and key in node) or (
+                isinstance(node, list) and isinstance(key, int) and -len(node) <= key < len(node)
+            ):
                 node = node[key]
             else:
                 return None, path, Unresolved(f"Interpolation key '{dotted(path)}' not found")
@@ -188,7 +189,8 @@ def _key_in(node: Any, key: Any) -> Any:
 
 
 class Computed:
-    """An interpolation in a resolved recipe: the entry that it is, and what it stands for, worked out when asked for."""
+    """An interpolation in a resolved recipe: the entry that it is, and what it stands for, worked out when asked
+    for."""
 
     __slots__ = ("_resolution", "_value", "leaf", "path")
 
@@ -404,9 +406,9 @@ def _raw_at(root: Any, path: KeyPath) -> Any:
     node = root
     for key in path:
         key = _key_in(node, key)
-        if isinstance(node, dict) and key in node:
-            node = node[key]
-        elif isinstance(node, list) and isinstance(key, int) and -len(node) <= key < len(node):
+        if (isinstance(node, dict) and key in node) or (
+            isinstance(node, list) and isinstance(key, int) and -len(node) <= key < len(node)
+        ):
             node = node[key]
         else:
             return node if isinstance(node, Leaf) else None

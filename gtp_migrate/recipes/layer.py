@@ -1,6 +1,7 @@
 """One recipe file, parsed: plain data, and where the settings in it stand.
 
-Values are made by OmegaConf's own YAML rules, from the events of libyaml's parser where there is one. Aliases are shared,
+Values are made by OmegaConf's own YAML rules, from the events of libyaml's parser where there is one. Aliases are
+shared,
 never copied, so that no file costs more than its length; what they expand to is counted.
 
 Source: `get_yaml_loader` in OmegaConf 2.3 (`omegaconf/_utils.py`); PyYAML's composer and `flatten_mapping`.
@@ -49,7 +50,8 @@ class Source:
 class Leaf:
     """A value that knows where it stands: a setting, a parallel size, or a text with an interpolation in it.
 
-    A leaf is shared, never copied, by all that merging and aliases make of its file: whatever recipe it ends up in, it is
+    A leaf is shared, never copied, by all that merging and aliases make of its file: whatever recipe it ends up in,
+    it is
     this entry of this file.
     """
 
@@ -58,7 +60,8 @@ class Leaf:
     def __init__(self, value: Any, source: Source, mark: Any, path: KeyPath) -> None:
         self.value = value
         self.source = source
-        #: Of its key, or of itself in a list: an offset in characters, a byte order mark not counted; line and column from 1.
+        #: Of its key, or of itself in a list: an offset in characters, a byte order mark not counted; line and column
+        #: from 1.
         self.offset: int = mark.index
         self.line: int = mark.line + 1
         self.column: int = mark.column + 1
@@ -297,9 +300,13 @@ class _Frame:
         self.merged: dict[Any, Any] | None = None
         self.size = 1
 
-    def takes_as_it_is(self) -> bool:
-        """Whether a scalar that comes now needs no more than to be put down."""
-        return self.is_mapping and self.key is not None and self.key[0] not in _SPECIAL
+    def put_down(self, scalar: Any) -> bool:
+        """Takes a scalar that needs no more than to be put down; False for any other."""
+        if self.key is None or self.key[0] in _SPECIAL or not self.is_mapping:
+            return False
+        self.data[self.key[0]] = scalar
+        self.key = None
+        return True
 
 
 _MERGE_KEY = object()
@@ -376,9 +383,7 @@ class _Reader:
                     self._key(top, event)
                     continue
                 value = self._scalar(event, top)
-                if top is not None and top.takes_as_it_is():
-                    top.data[top.key[0]] = value
-                    top.key = None
+                if top is not None and top.put_down(value):
                     continue
             elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
                 value = self._close(stack.pop())
@@ -412,9 +417,7 @@ class _Reader:
             above = stack[-1]
             if above.is_mapping:
                 if above.key is None:
-                    raise self._error(
-                        event.start_mark, "has a key that is a list or a mapping, which NeMo-RL rejects"
-                    )
+                    raise self._error(event.start_mark, "has a key that is a list or a mapping, which NeMo-RL rejects")
                 path = (*above.path, "<<" if above.key[0] is _MERGE_KEY else above.key[0])
             else:
                 path = (*above.path, len(above.data))

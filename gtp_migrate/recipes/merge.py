@@ -1,6 +1,7 @@
 """One layer over another, on plain data, as OmegaConf merges for NeMo-RL.
 
-Nothing is changed in place and nothing is copied that stays the same: what two recipes inherit from one file is one object
+Nothing is changed in place and nothing is copied that stays the same: what two recipes inherit from one file is one
+object
 in both, so that comparing them costs only what differs.
 
 Source: `merge_with_override` in NeMo-RL (`nemo_rl/utils/config.py`); `BaseContainer._map_merge` in OmegaConf 2.3.
@@ -109,7 +110,9 @@ def _merge_into(
             inner = dict(existing)
             target[key] = inner
             _merge_into(inner, value, here, root, copies)
-        elif isinstance(existing, (dict, list)) and isinstance(value, (dict, list)) and type(existing) is not type(value):
+        elif (
+            isinstance(existing, (dict, list)) and isinstance(value, (dict, list)) and type(existing) is not type(value)
+        ):
             raise MergeError(f"{dotted(here)} is a mapping in one file and a list in another")
         elif raw(value) != MISSING or isinstance(value, (dict, list)):
             target[key] = value

@@ -70,7 +70,8 @@ class Tree:
     parents: Mapping[str, tuple[str, ...]]
     #: The recipes that have a layer with a setting, by name.
     recipes: tuple[str, ...]
-    #: What has been read and merged, in this and in other states of the tree; and which layers are others than on the disk.
+    #: What has been read and merged, in this and in other states of the tree; and which layers are others than on the
+    #: disk.
     _layers_of: dict[tuple[str, str], Layer] = field(default_factory=dict)
     _merged: dict[Any, Merged | RecipeError] = field(default_factory=dict)
     _edited: frozenset[str] = frozenset()
@@ -381,7 +382,9 @@ class _Reader:
         if os.path.isabs(written):
             todo = "correct `defaults:`, or give --map FROM=TO where that is a container's path, and run again"
         assert layer.defaults_place is not None
-        return Problem(layer.defaults_place, f"inherits from {written}, which cannot be read ({why or 'not a file'})", todo)
+        return Problem(
+            layer.defaults_place, f"inherits from {written}, which cannot be read ({why or 'not a file'})", todo
+        )
 
     def _circle(self, below: list[str], parent: str) -> None:
         circle = below[below.index(parent) :]
@@ -410,7 +413,9 @@ class _Reader:
         if depth > _LONGEST_CHAIN or len(order) > _MOST_LAYERS:
             what = f"inherits from more files, one through the other, than NeMo-RL can follow ({depth} deep)"
             if depth <= _LONGEST_CHAIN:
-                what = f"has more than {_MOST_LAYERS:,} layers, as its parents inherit from the same files again and again"
+                what = (
+                    f"has more than {_MOST_LAYERS:,} layers, as its parents inherit from the same files again and again"
+                )
             self.broken[recipe] = Problem(Place(self.files[recipe].shown), what, "shorten `defaults:`")
             return
         self.depths[recipe] = depth

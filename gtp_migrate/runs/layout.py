@@ -98,7 +98,8 @@ def layout(recipe: dict[Any, Any], model: Model, target: Target, *, before: bool
 
 
 def _gpus(recipe: dict[Any, Any], model: Model) -> int | None:
-    """GPUs of the cluster, less what generation takes for itself; for generation of its own, those; for a teacher, its own."""
+    """GPUs of the cluster, less what generation takes for itself; for generation of its own, those; for a teacher,
+    its own."""
     if model.kind is Kind.TEACHER:
         return None
     cluster = _section(recipe, "cluster")

@@ -1,6 +1,7 @@
 """A resolved recipe → the models that its run builds, each with the `megatron_cfg` that it really gets.
 
-NeMo-RL builds most models from a mapping named `megatron_cfg`, and some in Python from `policy.megatron_cfg`: the teachers
+NeMo-RL builds most models from a mapping named `megatron_cfg`, and some in Python from `policy.megatron_cfg`: the
+teachers
 of on-policy distillation, and the model that generates with the Megatron backend.
 
 Source, all in NeMo-RL: `models/policy/teacher_worker_group.py` and `algorithms/opd.py` (teachers);
@@ -90,7 +91,9 @@ def algorithms(recipe: dict[Any, Any]) -> frozenset[str]:
     return frozenset(name for name in ALGORITHMS if name in recipe)
 
 
-def mappings(resolution: Resolution, tree: dict[Any, Any], known: Iterable[KeyPath]) -> list[tuple[KeyPath, dict[Any, Any]]]:
+def mappings(
+    resolution: Resolution, tree: dict[Any, Any], known: Iterable[KeyPath]
+) -> list[tuple[KeyPath, dict[Any, Any]]]:
     """Every mapping named `megatron_cfg` of a resolved recipe, by its path.
 
     Args:
@@ -124,7 +127,9 @@ def makes_models(path: KeyPath) -> bool:
     return not _CONCERNS.isdisjoint(path)
 
 
-def models(recipe: dict[Any, Any], found: Iterable[tuple[KeyPath, dict[Any, Any]]], *, as_launched: bool) -> list[Model]:
+def models(
+    recipe: dict[Any, Any], found: Iterable[tuple[KeyPath, dict[Any, Any]]], *, as_launched: bool
+) -> list[Model]:
     """All models of a run, in the order of the recipe, those made in Python last.
 
     Args:

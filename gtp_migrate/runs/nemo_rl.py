@@ -133,6 +133,7 @@ def _registered(root: str) -> frozenset[str]:
         and node.func.attr == "register_new_resolver"
         and node.args
         and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
     }
     return frozenset(names & RESOLVERS.keys()) or OLDEST_RESOLVERS
 

@@ -1,7 +1,9 @@
 """The runs of a tree: for each recipe its launcher's resolvers, and its models in every world that has to hold.
 
-What a recipe leaves open (a TP that comes with the command line or the environment, a list of merges that two versions of
-PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for a model is what
+What a recipe leaves open (a TP that comes with the command line or the environment, a list of merges that two
+versions of
+PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for a model is
+what
 holds in all of them.
 """
 
@@ -206,7 +208,9 @@ class Runs:
             elif value is None and key == TP and key not in model.cfg:
                 yield key, "absent"
 
-    def _supplies(self, first: Resolved, open_keys: dict[KeyPath, dict[str, str]]) -> Iterator[tuple[tuple[KeyPath, int], ...]]:
+    def _supplies(
+        self, first: Resolved, open_keys: dict[KeyPath, dict[str, str]]
+    ) -> Iterator[tuple[tuple[KeyPath, int], ...]]:
         """What may be supplied for all that is open: two ways where anything is."""
         fixed: dict[KeyPath, int] = {}
         tried: dict[KeyPath, tuple[int | None, int | None]] = {}
@@ -219,15 +223,15 @@ class Runs:
                 assumed = self.assumed.of(key)
                 is_absent = key not in model.cfg or value_of(model.cfg[key]) == MISSING
                 if is_absent and assumed is not None:
-                    fixed[(*real, key)] = assumed
+                    fixed[_of(real, key)] = assumed
                 elif key in why and model.is_on:
                     index = 2 * len(tried) % len(_PRIMES)
                     one, other = _PRIMES[index], _PRIMES[index + 1]
-                    tried[(*real, key)] = (1 if key == EP else one, other)
-            has_tp = (*real, TP) in fixed or (*real, TP) not in tried
+                    tried[_of(real, key)] = (1 if key == EP else one, other)
+            has_tp = _of(real, TP) in fixed or _of(real, TP) not in tried
             if model.is_on and not has_tp and ETP not in model.cfg and not self._etp_is_derived(model):
                 # Whoever supplies the TP may supply an ETP as well.
-                tried[(*real, ETP)] = (None, _PRIMES[(2 * len(tried) + 1) % len(_PRIMES)])
+                tried[_of(real, ETP)] = (None, _PRIMES[(2 * len(tried) + 1) % len(_PRIMES)])
         for index in (0, 1) if tried else (0,):
             chosen = {path: values[index] for path, values in tried.items()}
             yield tuple(
@@ -241,6 +245,10 @@ class Runs:
         """Whether an absent ETP is 1, whatever is supplied: EP is more than 1."""
         ep = value_of(model.cfg.get(EP, self.assumed.ep))
         return self.assumed.etp is not None or (type(ep) is int and ep > 1)
+
+
+def _of(mapping: KeyPath, key: str) -> KeyPath:
+    return (*mapping, key)
 
 
 def depends_on_surroundings(resolution: Resolution, value: Computed) -> bool:
@@ -267,4 +275,3 @@ def _with(root: dict[Any, Any], path: KeyPath, value: int) -> dict[Any, Any]:
     else:
         copy[key] = value
     return copy  # type: ignore[no-any-return]
-

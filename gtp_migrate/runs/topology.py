@@ -201,7 +201,9 @@ def _gtp_size(cfg: dict[Any, Any], of: Side, target: Target, before: bool) -> in
             )
         if target is Target.MEGATRON_CFG:
             raise TopologyError(f"model_overrides still sets {axis.num_weight_shards}, which this NeMo-RL rejects")
-    if any(value_of(each) == MISSING for each in ((of.size, of.override, of.typed) if before else (of.override, of.typed))):
+    if any(
+        value_of(each) == MISSING for each in ((of.size, of.override, of.typed) if before else (of.override, of.typed))
+    ):
         return None
     shards = shard_count(of, target, before=before)
     if shards is None:
