@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gtp_migrate.plan.planner import Planned
-from gtp_migrate.problems import Problem
+from gtp_migrate.problems import Place, Problem
 from gtp_migrate.runs.layout import Layout
 from gtp_migrate.runs.nemo_rl import Choice
+from gtp_migrate.runs.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,60 @@ class Edited:
     after: bytes
     #: What to have on the disk until all other files are written; None where that is `after`.
     meanwhile: bytes | None = None
+
+
+@dataclass(frozen=True)
+class ModelOutcome:
+    """One model of a run, before and after."""
+
+    #: `policy.megatron_cfg`, `teacher math`, `generation`.
+    name: str
+    #: How it comes about: `mapping`, `teacher`, `generation`, `copy` (:class:`gtp_migrate.runs.models.Kind`).
+    kind: str
+    #: False where Megatron is switched off.
+    is_on: bool
+    #: Whether the run itself keeps its weights whole, whatever its counts: then these are not compared.
+    is_pinned: bool
+    #: None where it is not known: why.
+    before: Topology | None
+    after: Topology | None
+    unknown: str
+    #: Over the GPUs; None where the recipe does not say enough.
+    layout: Layout | None
+    #: Where TP, ETP and the settings stood that it had before.
+    tp_from: Place | None
+    etp_from: Place | None
+    size_from: Place | None
+    expert_size_from: Place | None
+    #: Shards per weight that it has now, dense and expert.
+    shards: int | None
+    expert_shards: int | None
+
+    @property
+    def has_gtp(self) -> bool:
+        """Whether GTP is on, on either axis."""
+        return any(
+            (sizes.gtp or 1) > 1 or (sizes.expert_gtp or 1) > 1
+            for sizes in (self.before, self.after)
+            if sizes is not None
+        )
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """One recipe as a launcher starts it, before and after."""
+
+    recipe: str
+    #: The files that it is made of, by name, earliest first, itself last.
+    layers: tuple[str, ...]
+    #: Those of them that are changed, by real path.
+    changed: frozenset[str]
+    is_given: bool
+    #: Whether it is changed, and every model has the same topology as before.
+    is_proven: bool
+    #: Whether some of its parallel sizes come with the run: what is shown of them is one way of several.
+    is_open: bool
+    models: tuple[ModelOutcome, ...]
 
 
 @dataclass
@@ -41,9 +96,12 @@ class Outcome:
     not_followed: list[tuple[str, str]] = field(default_factory=list)
     #: Whether an old setting stays in the given files that a person has to migrate.
     left: bool = False
-    #: The layouts of the models with GTP on, by the recipe's name.
-    layouts: list[tuple[str, Layout]] = field(default_factory=list)
-    #: Recipes whose run was compared and holds, by name, with the files that are changed for each.
-    proven: dict[str, frozenset[str]] = field(default_factory=dict)
+    #: Every run that has a layer with a setting and can be loaded.
+    runs: list[RunOutcome] = field(default_factory=list)
     #: Groups of files that inherit from each other: written as a whole or not at all.
     groups: list[list[Edited]] = field(default_factory=list)
+
+    @property
+    def proven(self) -> list[RunOutcome]:
+        """The runs that are changed and hold."""
+        return [run for run in self.runs if run.is_proven]

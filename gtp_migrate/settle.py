@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gtp_migrate.account import account
 from gtp_migrate.draft import Draft
 from gtp_migrate.edit import edit
 from gtp_migrate.order import Groups, without_bad, writing_order
 from gtp_migrate.outcome import Edited, Outcome
 from gtp_migrate.plan.planner import Plan, Planned
-from gtp_migrate.plan.stock import Stock, is_pinned
+from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Problem
 from gtp_migrate.proof import Failure
 from gtp_migrate.recipes.interpolation import entry_of
 from gtp_migrate.recipes.keys import OLD_KEY_TEXT
 from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.runs.layout import layout
 from gtp_migrate.runs.models import Kind
 from gtp_migrate.runs.runs import Runs
 from gtp_migrate.runs.topology import side
@@ -57,7 +57,7 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
     _keep(outcome, tree, by_file, {path: latest.texts[path] for path in kept}, layers, groups)
     outcome.left = outcome.left or _is_left(stock, planned, kept)
     _say_outside(outcome, stock, layers, kept, after)
-    _lay_out(outcome, stock, layers, kept, after)
+    outcome.runs = account(stock, latest, {recipe: set(paths) & kept for recipe, paths in layers.items()}, after)
 
 
 def _order(tree: Tree, recipe: str) -> tuple[str, ...]:
@@ -119,11 +119,6 @@ def _keep(
         grouped.setdefault(groups.find(path), []).append(edited)
     outcome.groups = list(grouped.values())
     outcome.changes = [planned for path, changes in by_file.items() if path in kept for planned in changes]
-    outcome.proven = {
-        tree.shown(recipe): frozenset(paths) & kept.keys()
-        for recipe, paths in layers.items()
-        if not kept.keys().isdisjoint(paths)
-    }
 
 
 def _is_left(stock: Stock, planned: Plan, kept: set[str]) -> bool:
@@ -172,26 +167,3 @@ def mention(outcome: Outcome, tree: Tree) -> None:
         todo = "look whether something reads it there, and write the number of shards instead"
         outcome.problems.append(Problem(layer.mentions[0], what, todo))
         outcome.left = True
-
-
-def _lay_out(outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]], kept: set[str], after: Runs) -> None:
-    for recipe in stock.recipes:
-        if not stock.tree.files[recipe].given:
-            continue
-        is_done = not kept.isdisjoint(layers[recipe])
-        runs = after if is_done else stock.runs
-        run = stock.runs.run(recipe)
-        if len({world.supplied for world in run.worlds}) > 1:
-            continue
-        resolved = runs.resolved(recipe, run.worlds[0])
-        found = []
-        for model in resolved.models:
-            pinned = is_pinned(model, stock.pins_copies)
-            each = layout(resolved.tree, model, stock.target, before=not is_done, is_pinned=pinned)
-            if each is not None:
-                found.append((model, each))
-        if any(each.has_gtp for _, each in found):
-            shown = stock.tree.shown(recipe)
-            outcome.layouts += [
-                (shown, each) for model, each in found if each.has_gtp or model.kind is not Kind.MAPPING
-            ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gtp_migrate.outcome import Edited, Outcome
 from gtp_migrate.streams import Tally, uninterrupted
@@ -60,4 +61,4 @@ def _only_written(outcome: Outcome, paths: set[str]) -> None:
     """Only what was written counts as done, and as proven."""
     outcome.edited = [edited for edited in outcome.edited if edited.path in paths]
     outcome.changes = [planned for planned in outcome.changes if planned.real in paths]
-    outcome.proven = {recipe: files for recipe, files in outcome.proven.items() if files <= paths}
+    outcome.runs = [replace(run, is_proven=run.is_proven and run.changed <= paths) for run in outcome.runs]

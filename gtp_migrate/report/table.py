@@ -38,7 +38,7 @@ class Verbosity(IntEnum):
 
 def make_console() -> Console:
     """stderr; as wide as it needs to be where it is not a terminal, so that no name is cut."""
-    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else 200
+    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else 10_000
     return Console(stderr=True, width=width, soft_wrap=False, highlight=False, emoji=False)
 
 
@@ -53,8 +53,7 @@ def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verb
     if verbosity > Verbosity.QUIET:
         if outcome.changes:
             _print_changes(console, outcome.changes, verbosity)
-        if outcome.layouts:
-            _print_layouts(console, outcome.layouts, verbosity)
+        _print_layouts(console, _layouts(outcome), verbosity)
     for line in _problems(outcome.problems, verbosity):
         console.print(line, style="red", markup=False, soft_wrap=True)
     if verbosity > Verbosity.QUIET:
@@ -105,6 +104,17 @@ def _print_changes(console: Console, changes: list[Planned], verbosity: Verbosit
         console.print(table)
     if len(shown) > cut:
         console.print(f"… and {len(shown) - cut} more settings (-v lists all)")
+
+
+def _layouts(outcome: Outcome) -> list[tuple[str, Layout]]:
+    """Those of the models with GTP on, and of what such a run makes in Python."""
+    return [
+        (run.recipe, model.layout)
+        for run in outcome.runs
+        if run.is_given and not run.is_open and any(model.is_on and model.has_gtp for model in run.models)
+        for model in run.models
+        if model.layout is not None and (model.has_gtp or model.kind != "mapping")
+    ]
 
 
 def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verbosity: Verbosity) -> None:
