@@ -162,6 +162,7 @@ def models(
     migrated: bool = False,
     typed: bool = False,
     tp: int | None = None,
+    etp: int | None = None,
     as_launched: bool = True,
     known: Known | None = None,
 ) -> dict[str, restated.Sizes] | None:
@@ -174,15 +175,18 @@ def models(
         migrated: on the Bridge that takes no sizes any more; a NeMo-RL that types the fields only then.
         typed: the recipe is for a NeMo-RL that types the fields.
         tp: what to supply where a `megatron_cfg` has no TP.
+        etp: the same for ETP; a null is one, which follows from EP and TP.
         as_launched: teachers as a launcher makes them, by way of its MasterConfig.
         known: see `load`.
     """
     config = load(path, known)
     with resolvers(registered=registered):
         try:
-            for holder in holders(config).values() if tp is not None else ():
-                if OmegaConf.is_missing(holder, restated.TP) or holder.get(restated.TP) is None:
+            for holder in holders(config).values():
+                if tp is not None and (OmegaConf.is_missing(holder, restated.TP) or holder.get(restated.TP) is None):
                     holder[restated.TP] = tp
+                if etp is not None and (restated.ETP not in holder or OmegaConf.is_missing(holder, restated.ETP)):
+                    holder[restated.ETP] = etp
             plain = OmegaConf.to_container(config, resolve=True)
         except Exception:
             return None
@@ -202,6 +206,7 @@ def assert_runs_as_before(
     *,
     typed: bool = False,
     tp: int | None = None,
+    etp: int | None = None,
     known: tuple[Known, Known] | None = None,
 ) -> None:
     """A run that started starts, and every model that it built it builds again with the same sizes.
@@ -211,7 +216,7 @@ def assert_runs_as_before(
     old_known, new_known = known or (None, None)
     for registered in launchers(before, old_known):
         for as_launched in (True, False):
-            ways = {"registered": registered, "typed": typed, "tp": tp, "as_launched": as_launched}
+            ways = {"registered": registered, "typed": typed, "tp": tp, "etp": etp, "as_launched": as_launched}
             old = models(before, known=old_known, **ways)
             if old is None:
                 continue
