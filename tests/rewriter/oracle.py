@@ -207,20 +207,29 @@ def assert_runs_as_before(
     typed: bool = False,
     tp: int | None = None,
     etp: int | None = None,
+    migrated: bool = True,
+    by: tuple[bool, ...] | None = None,
     known: tuple[Known, Known] | None = None,
 ) -> None:
     """A run that started starts, and every model that it built it builds again with the same sizes.
 
     With fields that NeMo-RL types the counts of generation are its own affair: it pins them.
+
+    Args:
+        before, after: the recipe, before and after.
+        typed, tp, etp: see `models`.
+        migrated: on the Bridge that takes no sizes any more; else on the one before, as a tree that is half written.
+        by: whether the launchers that start it register resolvers; None for what its sections say.
+        known: see `load`.
     """
     old_known, new_known = known or (None, None)
-    for registered in launchers(before, old_known):
+    for registered in launchers(before, old_known) if by is None else by:
         for as_launched in (True, False):
             ways = {"registered": registered, "typed": typed, "tp": tp, "etp": etp, "as_launched": as_launched}
             old = models(before, known=old_known, **ways)
             if old is None:
                 continue
-            new = models(after, migrated=True, known=new_known, **ways)
+            new = models(after, migrated=migrated, known=new_known, **ways)
             assert new is not None, f"{after} would die at its start ({ways})"
             assert new.keys() == old.keys(), after
             for name, sizes in old.items():
