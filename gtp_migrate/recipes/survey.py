@@ -50,13 +50,36 @@ class Survey:
                 yield folder.found(name), seen
 
     def inherits_from_outside(self) -> bool:
-        """Whether a file may inherit from one that was not given: that one may hold a setting."""
-        ids = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}
-        return any(
-            defaults is None or any(recipe_id(os.path.join(folder.path, path)) not in ids for path in defaults)
+        """Whether a file may inherit a setting from one that was not given; the bytes of those are looked at."""
+        known = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}
+        pending = [
+            (folder.path, defaults)
             for folder, files in self.folders
             for defaults in {seen.defaults for _, seen in files}
-        )
+        ]
+        while pending:
+            folder, parents = pending.pop()
+            if parents is None:
+                return True
+            for path in {recipe_id(os.path.join(folder, each)) for each in parents} - known:
+                known.add(path)
+                if not os.path.exists(path):
+                    continue
+                seen = _glance_at(path)
+                if seen is None or seen.old or seen.new:
+                    return True
+                pending.append((os.path.dirname(path), seen.defaults))
+        return False
+
+
+def _glance_at(path: str) -> Glance | None:
+    """A glance at a file; None where it cannot be read."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        return glance(read_bytes(path))
+    except OSError:
+        return None
 
 
 def survey(

@@ -15,18 +15,11 @@ from typing import Any
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, found, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
-from gtp_migrate.recipes.layer import (
-    Landmarks,
-    Layer,
-    Source,
-    UnknownParentsError,
-    decode,
-    graft,
-    landmarks,
-    read_layer,
-)
+from gtp_migrate.recipes.layer import Layer, decode, read_layer
 from gtp_migrate.recipes.merge import Merged, MergeError, merge_with_override
+from gtp_migrate.recipes.reader import UnknownParentsError
 from gtp_migrate.recipes.survey import Survey, read_bytes
+from gtp_migrate.recipes.values import Landmarks, Source, graft, landmarks
 
 #: NeMo-RL follows `defaults:` by calling itself, which Python ends here.
 _LONGEST_CHAIN = 900

@@ -18,8 +18,7 @@ from typing import Any
 
 from gtp_migrate.recipes.interpolation import Resolution, value_of
 from gtp_migrate.recipes.keys import CP, EP, ETP, MEGATRON_CFG, PP, TP, KeyPath, dotted
-from gtp_migrate.recipes.layer import landmarks
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.values import at, landmarks
 
 POLICY_CFG: KeyPath = ("policy", MEGATRON_CFG)
 GENERATION_CFG: KeyPath = ("policy", "generation", "mcore_generation_config")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gtp_migrate.cli import main
+from gtp_migrate.__main__ import main
 
 from . import oracle
 

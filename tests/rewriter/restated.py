@@ -186,7 +186,6 @@ def finalize(settings: dict[str, Any], versions: Versions) -> Sizes:
             raise Refused
     found = []
     for old, count, parallel in zip(OLD, COUNTS, (tp, etp), strict=True):
-        # A provider copied from a finalized one has the size too, and keeps it where there is no count.
         size, shards = settings.get(old, 1), settings.get(count)
         if versions.new_bridge and shards is None:
             size = 1
@@ -357,12 +356,10 @@ def layouts_differ(training: dict[str, Any], merged: dict[str, Any], versions: V
 
 def reshard(training: dict[str, Any], merged: dict[str, Any], versions: Versions) -> Sizes:
     """build_inference_model: the finalized training provider, copied, with the sizes of the other layout."""
-    trained = sizes(training, versions)
-    if trained is None:
+    if sizes(training, versions) is None:
         raise Refused
+    # What the training was given rides along.
     settings = settings_of(training, versions)
-    # What finalize() left on the training provider rides along.
-    settings |= dict(zip(OLD, trained[3:], strict=True))
     settings |= {key: merged[key] for key in (TP, ETP, EP)}
     if versions.typed_counts:
         settings |= {count: merged.get(count) for count in COUNTS}

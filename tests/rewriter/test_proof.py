@@ -17,7 +17,6 @@ import gtp_migrate.draft
 import gtp_migrate.plan.planner
 import gtp_migrate.plan.stock
 import gtp_migrate.runs.topology
-from gtp_migrate.plan.changes import Change
 from gtp_migrate.shards import AXES, Axis
 from tests.rewriter.test_properties import contents, run
 
