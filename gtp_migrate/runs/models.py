@@ -32,6 +32,8 @@ ALGORITHMS = ("grpo", "ppo", "sft", "distillation", "dpo", "rm", "eval")
 _GENERATE_APART = frozenset({"grpo"})
 _GENERATE_COLOCATED = frozenset({"grpo", "distillation"})
 _TEACH = frozenset({"grpo"})
+#: Mappings that an algorithm needs beside the policy's.
+_DEMANDED: dict[str, KeyPath] = {"ppo": ("value", MEGATRON_CFG), "distillation": ("teacher", MEGATRON_CFG)}
 
 #: What NeMo-RL knows of a teacher; whatever else stands there goes into its `megatron_cfg` as it is.
 _TEACHER_SIZES = {TP: 1, PP: 1, CP: 1, EP: 1}
@@ -82,6 +84,15 @@ class Model:
     is_on: bool = True
     #: Of a teacher: its alias.
     alias: str = ""
+
+
+def has_to_have_sizes(path: KeyPath, which: frozenset[str]) -> bool:
+    """Whether a run does not start without the parallel sizes of a mapping, so that the command line gives those that
+    no file does. What an algorithm does not build needs none; where no section tells the algorithm, any may be built.
+
+    Source: each algorithm's `MasterConfig` in NeMo-RL (`nemo_rl/algorithms/*.py`).
+    """
+    return not which or any(path == POLICY_CFG or path == _DEMANDED.get(name) for name in which)
 
 
 def algorithms(recipe: dict[Any, Any]) -> frozenset[str]:

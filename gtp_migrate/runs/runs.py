@@ -23,7 +23,16 @@ from gtp_migrate.recipes.interpolation import (
 )
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, TP, KeyPath
 from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.runs.models import Kind, Model, TooManyModelsError, algorithms, makes_models, mappings, models
+from gtp_migrate.runs.models import (
+    Kind,
+    Model,
+    TooManyModelsError,
+    algorithms,
+    has_to_have_sizes,
+    makes_models,
+    mappings,
+    models,
+)
 from gtp_migrate.runs.nemo_rl import Launchers
 
 #: Values nobody sets by accident in two places, and that differ from world to world: what holds for both holds for all.
@@ -203,7 +212,7 @@ class Runs:
                     yield key, "environment"
             elif value_of(value) == MISSING:
                 yield key, "missing"
-            elif value is None and key == TP and key not in model.cfg:
+            elif key == TP and key not in model.cfg and has_to_have_sizes(model.path, algorithms(resolved.tree)):
                 yield key, "absent"
 
     def _supplies(
