@@ -754,13 +754,7 @@ def test_every_holder_with_an_interpolation(becomes: Becomes, holder: str) -> No
 
 
 @pytest.mark.launcher("grpo")
-@pytest.mark.parametrize(
-    "holder",
-    [
-        *HOLDERS,
-        *(pytest.param(each, marks=pytest.mark.xfail(strict=True, reason="core_faults 2: lists")) for each in IN_LISTS),
-    ],
-)
+@pytest.mark.parametrize("holder", [*HOLDERS, *IN_LISTS])
 def test_every_holder_where_resolvers_are_known(becomes: Becomes, holder: str) -> None:
     """A number where TP stands beside it, whoever starts it."""
     before = holding(holder, "gtp_weight_remat_size", "3")
@@ -795,7 +789,6 @@ def test_a_parent_outside_that_holds_an_old_setting_is_said(stays: Stays) -> Non
     assert "outside the given paths" in ran.problems[0]
 
 
-@pytest.mark.xfail(strict=True, reason="core_faults 1: what an old key hid comes to light")
 def test_a_parent_outside_that_holds_an_old_setting_and_a_child_with_one(migrate: Migrate) -> None:
     """The child's own word wins over what it inherits, so it can be migrated; the parent is said."""
     child = """

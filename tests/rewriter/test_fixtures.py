@@ -77,7 +77,7 @@ def test_every_recipe_runs_as_before(style: str, target: str, tmp_path: Path) ->
     left = []
     for name in NAMES:
         before, after = RECIPES / name, tmp_path / "recipes" / name
-        if style != "auto" and oracle.old_keys(after):
+        if oracle.old_keys(after):
             assert after.read_bytes() == before.read_bytes()
             left += [name] if b"gtp_weight_remat_size" in before.read_bytes() else []
             continue
@@ -88,7 +88,7 @@ def test_every_recipe_runs_as_before(style: str, target: str, tmp_path: Path) ->
     told = {line.split(":")[0].removeprefix("recipes/") for line in ran.problems}
     assert set(left) <= told
     assert (ran.code == 0) == (not left)
-    assert style != "auto" or not left
+    assert style != "auto" or left == (["shared_overrides.yaml"] if typed else [])
 
 
 #: Where nobody knows whether there is a resolver.
@@ -101,6 +101,7 @@ UNKNOWN = {
     "moe.yaml",
     "odd_indents.yaml",
     "saved_on_windows.yaml",
+    "shared_overrides.yaml",
 }
 
 
@@ -110,7 +111,7 @@ def test_interpolations_are_refused_where_the_launcher_may_not_resolve_them(tree
     told = {line.split(":")[0].removeprefix("recipes/") for line in ran.problems}
     assert told == UNKNOWN - {"llm/dpo-tp4.yaml"}
     for line in ran.problems:
-        assert "whose launcher is not known to have the resolver mul; write the numbers with --style literal" in line
+        assert line.endswith("; write the numbers with --style literal")
     unchanged = {name for name in NAMES if (tree / "recipes" / name).read_bytes() == (RECIPES / name).read_bytes()}
     old = {name for name in NAMES if oracle.old_keys(RECIPES / name)}
     assert unchanged & old >= UNKNOWN
@@ -128,6 +129,7 @@ TOPOLOGIES = {
     "llm/sft-3b-two-parents.yaml": {"policy": (2, 2, 3, 1)},
     "distillation.yaml": {"policy": (2, 2, 2, 1), "teacher": (8, 8, 2, 1)},
     "ppo_value.yaml": {"policy": (4, 4, 2, 1), "value": (2, 2, 4, 1)},
+    "shared_overrides.yaml": {"policy": (2, 2, 2, 1), "reference": (4, 4, 2, 1)},
     "dpo.yaml": {"policy": (2, 2, 3, 1)},
     "llm/dpo-tp4.yaml": {"policy": (4, 4, 3, 1)},
     "opd_teachers.yaml": {"policy": (4, 1, 3, 1)},
@@ -168,7 +170,7 @@ def test_running_again_changes_nothing(tree: Path) -> None:
     second = run(tree, "recipes")
     assert second.code == 0
     assert second.files == first.files
-    assert "Nothing to migrate in 26 files." in second.stderr
+    assert "Nothing to migrate in 27 files." in second.stderr
 
 
 def test_check_before_and_after(tree: Path) -> None:
@@ -188,13 +190,17 @@ def test_half_of_the_tree_can_be_finished_later(tree: Path) -> None:
         assert (tree / "recipes" / name).read_bytes() == (MIGRATED / name).read_bytes(), name
 
 
-def test_megatron_cfg_moves_all(tree: Path) -> None:
+def test_megatron_cfg_moves_all_but_the_shared_overrides(tree: Path) -> None:
+    """One `model_overrides` under two models cannot be moved out by a tool; the rest runs as before."""
     ran = run(tree, "--target", "megatron-cfg", "recipes")
-    assert ran.code == 0, ran.stderr
-    text = (tree / "recipes" / "generation.yaml").read_text(encoding="utf-8")
-    assert "      tensor_model_parallel_size: 8  # fewer, larger replicas\n" in text
+    assert ran.code == 3
+    assert len(ran.problems) == 1
+    assert ran.problems[0].startswith("recipes/shared_overrides.yaml:3:3: ")
     for name in NAMES:
         after = tree / "recipes" / name
+        if name == "shared_overrides.yaml":
+            assert after.read_bytes() == (RECIPES / name).read_bytes()
+            continue
         assert oracle.topologies(after, typed=True, tp=6) == oracle.topologies(RECIPES / name, tp=6), name
         assert oracle.old_keys(after) == []
 
@@ -234,7 +240,6 @@ PROBLEMS = {
     "out_of_reach.yaml:2:8": "mentions gtp_weight_remat_size in a text or a longer key, and 1 more",
     "out_of_reach.yaml:10:3": "gtp_weight_remat_size (sweep.gtp_weight_remat_size) is what no model gets",
     "out_of_reach.yaml:14:5": "(policy.megatron_cfg.expert_gtp_weight_remat_size) is what no model gets",
-    "shared_overrides.yaml:12:5": "cannot be rewritten safely: model_overrides stands there already",
 }
 
 

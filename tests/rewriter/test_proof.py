@@ -260,8 +260,9 @@ def test_overrides_removed_where_a_merge_key_brings_in_others(tmp_path: Path, br
 
 def test_overrides_left_null(tmp_path: Path, broken: Any) -> None:
     """A null would wipe out what is inherited."""
-    broken(text=lambda text: text.replace("model_overrides: {}", "model_overrides:"))
-    expect_refusal(tmp_path, {"merged.yaml": MERGED}, "merged.yaml", ELSEWHERE, options=("--target", "megatron-cfg"))
+    broken(text=lambda text: text.replace("    tensor_parallel", "    model_overrides:\n    tensor_parallel"))
+    files = {"base.yaml": BASE, "child.yaml": "defaults: base.yaml\n" + GOOD.replace("5", "2")}
+    expect_refusal(tmp_path, files, "child.yaml", "would change, which is no setting", options=("--target", "megatron-cfg"))
 
 
 @pytest.mark.usefixtures("only_topologies", "no_additions")

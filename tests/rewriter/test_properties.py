@@ -434,7 +434,7 @@ def test_a_process_does_the_same(tree: RecipeTree, choices: Choices) -> None:
         result = run(root, *choices.arguments())
         written = contents(root, tree.files)
         put(root, tree)
-        command = [sys.executable, "-m", "gtp_migrate.cli", ".", *choices.arguments()]
+        command = [sys.executable, "-m", "gtp_migrate", ".", *choices.arguments()]
         process = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert "Traceback" not in process.stderr
         assert process.stdout == ""

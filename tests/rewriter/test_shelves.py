@@ -103,9 +103,8 @@ def test_overrides_that_hide_those_of_a_shelf(stays: Stays, own: str, target: tu
     [
         ("2", "4"),
         ("2", "null"),
-        pytest.param("null", "4", marks=pytest.mark.xfail(strict=True, reason="core_faults 10")),
+        ("null", "4"),
         ("1", "1"),
-        pytest.param("'${sizes.x}'", "4", marks=pytest.mark.xfail(strict=True, reason="core_faults 10")),
     ],
 )
 def test_a_size_that_hides_that_of_a_shelf(right: Callable[..., Ran], hidden: str, own: str) -> None:
@@ -119,6 +118,16 @@ def test_a_size_that_hides_that_of_a_shelf(right: Callable[..., Ran], hidden: st
     assert str(ran.files["a.yaml"]).endswith(f"{NEW}: {8 if own == '4' else 2 if own == '1' else 'null'}}}\n")
 
 
+def test_an_interpolation_that_is_hidden(stays: Stays) -> None:
+    """Nobody can tell what it is for: left, and both places are said."""
+    text = (
+        f"sizes: {{x: 5}}\nshelf: &S {{{OLD}: '${{sizes.x}}'}}\n"
+        f"policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 2\n    model_overrides: {{<<: *S, {OLD}: 4}}\n"
+    )
+    ran = stays({"a.yaml": text}, *B)
+    assert any(line.startswith("a.yaml:2:12: ") for line in ran.problems)
+
+
 # -- read two ways -----------------------------------------------------------------------------------------
 
 
@@ -129,7 +138,6 @@ def merged(*, sizes: tuple[int, int] = (3, 3), tps: tuple[int, int] = (2, 4), ow
     ) + f"policy:\n  megatron_cfg:\n    {how}\n{own}"
 
 
-@pytest.mark.xfail(strict=True, reason="core_faults 11: two that were the same")
 def test_a_merge_list_without_a_clash(right: Callable[..., Ran]) -> None:
     right({"a.yaml": merged(tps=(4, 4))}, *B)
 
