@@ -100,8 +100,8 @@ class RecipeExplained:
     #: None where NeMo-RL could not load it: the problems say why.
     run: RunOutcome | None
     models: tuple[ModelExplained, ...]
-    #: Recipes that inherit from it.
-    heirs: tuple[str, ...]
+    #: Recipes that inherit from it; None where there is no checkout around it to look for some.
+    heirs: tuple[str, ...] | None
     #: What the rewriter would change in the files that it is made of, and which of them are whose.
     changes: tuple[Planned, ...]
     #: What needs a person: of it, and of recipes that share a file with it.
@@ -125,7 +125,7 @@ def explain_recipe(options: Options, exclude: tuple[str, ...] = ()) -> RecipeExp
     recipe = recipe_id(path)
     alone = survey([path])
     if not alone.count and alone.problems:
-        return RecipeExplained(path, None, None, (), (), (), tuple(alone.problems), "")
+        return RecipeExplained(path, None, None, (), None, (), tuple(alone.problems), "")
     layers = read_tree(alone, (), options.maps, more=False, always=[recipe]).orders.get(recipe, ())
     # All that may share a file with it is given: what is planned is what a run on the whole tree would plan.
     roots = surroundings([path]).roots
@@ -135,16 +135,17 @@ def explain_recipe(options: Options, exclude: tuple[str, ...] = ()) -> RecipeExp
     surveyed = survey(paths, exclude)
     worked = work_out(replace(options, paths=paths), surveyed, always=[recipe])
     assert worked.stock is not None
-    return _Explainer(worked.stock, recipe).explain(
+    return _Explainer(worked.stock, recipe, bool(roots)).explain(
         worked.outcome.choice, worked.outcome.runs, worked.outcome.changes, worked.outcome.problems
     )
 
 
 class _Explainer:
-    def __init__(self, stock: Stock, recipe: str) -> None:
+    def __init__(self, stock: Stock, recipe: str, is_in_checkout: bool) -> None:
         self.stock = stock
         self.tree = stock.tree
         self.recipe = recipe
+        self.is_in_checkout = is_in_checkout
         self.real = self.tree.files[recipe].found.real
 
     def explain(
@@ -161,15 +162,16 @@ class _Explainer:
             choice=choice,
             run=run,
             models=tuple(self._models(run)) if run is not None else (),
-            heirs=tuple(
-                self.tree.shown(heir)
-                for heir in self.tree.recipes
-                if self.recipe in self.tree.orders.get(heir, ())[:-1]
-            ),
+            heirs=tuple(self._heirs()) if self.is_in_checkout else None,
             changes=tuple(sorted(changes, key=lambda each: each.place)),
             problems=tuple(problems),
             why_nothing="" if changes or problems or run is None else self._why_nothing(own, choice),
         )
+
+    def _heirs(self) -> Iterator[str]:
+        for recipe in self.tree.recipes:
+            if self.recipe in self.tree.orders.get(recipe, ())[:-1]:
+                yield self.tree.shown(recipe)
 
     def _related(self, own: set[str]) -> set[str]:
         """The names of its files, and of all that share one with a setting with it."""

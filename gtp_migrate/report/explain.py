@@ -18,7 +18,9 @@ def recipe_lines(explained: RecipeExplained) -> Iterator[str]:
     yield explained.recipe
     if explained.run is not None:
         yield f"  made of: {', '.join(explained.run.layers)}"
-        if explained.heirs:
+        if explained.heirs is None:
+            yield "  no git checkout is around it: recipes that may inherit from it were not looked for"
+        elif explained.heirs:
             yield f"  inherited by: {_names(explained.heirs)}"
         if explained.choice is not None:
             yield f"  NeMo-RL takes {explained.choice.target.value}: {explained.choice.why}"
