@@ -179,7 +179,8 @@ def migrate(
         except OSError as error:
             _wrong(f"{safe_text(str(error.filename))}: cannot be read ({error.strerror}); give one that is there")
         is_silent = not (surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored)
-        if is_silent and not surveyed.inherits_from_outside():
+        # Where folders stand for others, only those who know which can say what a file inherits.
+        if is_silent and not maps and not surveyed.may_inherit_a_setting():
             if not quiet:
                 files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
                 print(f"Nothing to migrate in {files}.", file=sys.stderr)

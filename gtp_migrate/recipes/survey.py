@@ -49,14 +49,32 @@ class Survey:
             for name, seen in files:
                 yield folder.found(name), seen
 
-    def inherits_from_outside(self) -> bool:
-        """Whether a file may inherit from one that was not given: that one may hold a setting."""
-        ids = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}
-        return any(
-            defaults is None or any(recipe_id(os.path.join(folder.path, path)) not in ids for path in defaults)
-            for folder, files in self.folders
-            for defaults in {seen.defaults for _, seen in files}
-        )
+    def may_inherit_a_setting(self) -> bool:
+        """Whether a given file may inherit a setting from one that was not given, at any distance.
+
+        Glances say so; where only a parser could tell what a file inherits, it may.
+        """
+        seen = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}
+        waiting = {(folder.path, each.defaults) for folder, files in self.folders for _, each in files}
+        while waiting:
+            folder, defaults = waiting.pop()
+            if defaults is None:
+                return True
+            for parent in {recipe_id(os.path.join(folder, path)) for path in defaults} - seen:
+                seen.add(parent)
+                there = _glance_at(parent)
+                if there.old or there.new:
+                    return True
+                waiting.add((os.path.dirname(parent), there.defaults))
+        return False
+
+
+def _glance_at(path: str) -> Glance:
+    """What the bytes of a file show; nothing where it cannot be read: no recipe that inherits from it can be loaded."""
+    try:
+        return glance(read_bytes(path) if os.path.isfile(path) else b"")
+    except OSError:
+        return glance(b"")
 
 
 def survey(
