@@ -158,14 +158,15 @@ def diagnose(paths: Iterable[str] = ()) -> Diagnosis:
 
 
 def _environments(roots: tuple[str, ...]) -> Iterator[Environment]:
-    yield _environment("this Python", [path for path in sys.path if os.path.isdir(path)])
+    # NeMo-RL runs from its checkout, whatever Python it runs in.
+    yield _environment("this Python", [*(path for path in sys.path if os.path.isdir(path)), *roots])
     for root in roots:
         sources = [path for each in _THIRD_PARTY if os.path.isdir(path := os.path.join(root, each))]
         yield _environment(f"the sources in {root}", [*sources, root])
         folder = os.path.normpath(os.environ.get("NEMO_RL_VENV_DIR", os.path.join(root, "venvs")))
         for config in sorted(glob.glob(os.path.join(glob.escape(folder), "*", "pyvenv.cfg"))):
             venv = os.path.dirname(config)
-            environment = _environment(f"the worker environment {venv}", [*_site_packages(venv), *sources])
+            environment = _environment(f"the worker environment {venv}", [*_site_packages(venv), *sources, root])
             yield replace(environment, shim_reaches=_reaches(venv))
 
 
@@ -186,7 +187,7 @@ def _environment(name: str, paths: list[str]) -> Environment:
         takes_size=_takes(paths, [axis.gtp_size for axis in AXES]),
         takes_count=_takes(paths, [axis.num_weight_shards for axis in AXES]),
         gtp_can_be_active=_gtp_can_be_active(paths),
-        hooks=tuple(HookFit(target, _fits(target, paths)) for target in shim_targets()),
+        hooks=tuple(HookFit(target, _fits(target, paths)) for target in shim_targets() if _has_package(target, paths)),
     )
 
 
@@ -299,6 +300,12 @@ def shim_targets() -> tuple[str, ...]:
     from gtp_migrate.shim.bridge import HOOKS
 
     return tuple(dict.fromkeys(hook.target for hook in HOOKS))
+
+
+def _has_package(target: str, paths: list[str]) -> bool:
+    """Whether the package is there that a hook goes into: without it there is nothing to hook."""
+    package = target.partition(".")[0]
+    return any(os.path.isdir(os.path.join(path, package)) for path in paths)
 
 
 def _fits(target: str, paths: list[str]) -> bool | None:

@@ -156,7 +156,9 @@ class _Explainer:
         own = {self.tree.files[layer].found.real for layer in self.tree.orders.get(self.recipe, (self.recipe,))}
         changes = [each for each in changes if each.real in own]
         related = self._related(own)
-        problems = [each for each in problems if each.place.path in related]
+        found = [each for each in problems if each.place.path in related]
+        if not found and not changes and self._has_old(own):
+            found = problems  # whatever keeps its files from being changed is among them
         return RecipeExplained(
             recipe=self.tree.shown(self.recipe),
             choice=choice,
@@ -164,8 +166,8 @@ class _Explainer:
             models=tuple(self._models(run)) if run is not None else (),
             heirs=tuple(self._heirs()) if self.is_in_checkout else None,
             changes=tuple(sorted(changes, key=lambda each: each.place)),
-            problems=tuple(problems),
-            why_nothing="" if changes or problems or run is None else self._why_nothing(own, choice),
+            problems=tuple(found),
+            why_nothing="" if changes or found or run is None else self._why_nothing(own, choice),
         )
 
     def _heirs(self) -> Iterator[str]:
@@ -177,11 +179,27 @@ class _Explainer:
         """The names of its files, and of all that share one with a setting with it."""
         concerned = {self.real} | {real for real in own if any(layer.settings for layer in self._layers(real))}
         names = {layer.source.shown for real in own for layer in self._layers(real)} | {self.tree.shown(self.recipe)}
-        for recipe, order in self.tree.orders.items():
-            if not concerned.isdisjoint(self.tree.files[layer].found.real for layer in order):
+        for recipe in self.tree.recipes:
+            if not concerned.isdisjoint(self._made_of(recipe)):
                 names.add(self.tree.shown(recipe))
         broken = self.tree.broken.get(self.recipe)
         return names | ({broken.place.path} if broken is not None else set())
+
+    def _made_of(self, recipe: str) -> Iterator[str]:
+        """The files that a recipe is made of, as far as a glance can tell where it cannot be loaded."""
+        seen = {*self.tree.orders.get(recipe, (recipe,))}
+        waiting = [recipe] if recipe not in self.tree.orders else []
+        while waiting:
+            here = waiting.pop()
+            for path in self.tree.files[here].glance.defaults or () if here in self.tree.files else ():
+                parent = recipe_id(os.path.join(os.path.dirname(here), path))
+                if parent not in seen:
+                    seen.add(parent)
+                    waiting.append(parent)
+        return (self.tree.files[each].found.real for each in seen if each in self.tree.files)
+
+    def _has_old(self, own: set[str]) -> bool:
+        return any(each.form is Form.SIZE and each.entry.source.real in own for each in self.stock.settings)
 
     def _layers(self, real: str) -> Iterator[Any]:
         return (layer for layer in self.tree.layers.values() if layer.source.real == real)

@@ -142,7 +142,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert not found.has_bridge
     assert set(versions(found).values()) == {None}
     assert (found.takes_size.value, found.takes_count.value, found.gtp_can_be_active.value) == (None, None, None)
-    assert {hook.fits for hook in found.hooks} == {False}
+    assert found.hooks == ()
 
 
 def test_a_bridge_without_a_core_beside_it(tmp_path: Path) -> None:
@@ -221,6 +221,14 @@ def test_where_a_hook_fits(tmp_path: Path, attribute: str, fits: bool) -> None:
     assert doctor._fits(f"pack.age.none:{attribute}", [str(tmp_path)]) is False
 
 
+def test_hooks_into_a_package_that_is_not_there_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = ("megatron.bridge.training.initialize:nothing", "nemo_rl.models:nothing")
+    monkeypatch.setattr(doctor, "shim_targets", lambda: targets)
+    assert looked_at(tmp_path / "a", RELEASED).hooks == (HookFit(targets[0], False),)
+    found = looked_at(tmp_path / "b", {**RELEASED, **NEMO_RL})
+    assert found.hooks == tuple(HookFit(target, False) for target in targets)
+
+
 def test_a_star_cannot_be_told(tmp_path: Path) -> None:
     write_files(tmp_path, {"mod.py": "from other import *\ndef known(): ...\n"})
     assert doctor._fits("mod:known", [str(tmp_path)]) is True
@@ -258,7 +266,9 @@ def test_a_nemo_rl_checkout_around(migrate: Migrate, site: Callable[[dict[str, C
     found = json.loads(ran.stdout)
     assert found["form"] == "model-overrides"
     assert found["passes_pythonpath"]["value"] is True
-    (_, checkout) = found["environments"]
+    (this, checkout) = found["environments"]
+    # Whatever Python runs it, NeMo-RL comes from its checkout.
+    assert ("nemo-rl", "0.5.0") in {(each["name"], each["version"]) for each in this["packages"]}
     assert checkout["name"].startswith("the sources in ")
     assert {each["name"]: each["version"] for each in checkout["packages"]} == {
         "megatron-bridge": None,

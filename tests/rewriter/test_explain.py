@@ -246,10 +246,21 @@ def test_problems_of_others_are_not_told(migrate: Migrate, tmp_path: Path) -> No
     }
     ran = migrate(files, "--explain", paths=("base.yaml",))
     assert (ran.code, "other.yaml" in ran.stdout) == (0, False)
+    for broken in ("defaults: base.yaml\npolicy: [\n", "defaults: [base.yaml, not_there.yaml]\n"):
+        ran = migrate({**files, "child.yaml": broken}, "--explain", paths=("base.yaml",))
+        assert ran.code == 3
+        assert [line for line in said(ran) if line.startswith("child.yaml:")]
+        assert "other.yaml" not in ran.stdout
+
+
+def test_what_keeps_its_files_from_being_changed_is_said(migrate: Migrate, tmp_path: Path) -> None:
+    """Never "nothing to write" where an old key stands."""
+    (tmp_path / "work" / ".git").mkdir()
+    files: dict[str, Content] = {"base.yaml": BASE, "odd.yaml": "defaults: [*a]\n<<: &a {x: 1}\n"}
     ran = migrate({**files, "child.yaml": CHILD.replace(": 8", ": two")}, "--explain", paths=("base.yaml",))
     assert ran.code == 3
-    assert "child.yaml" in ran.stdout
-    assert "other.yaml" not in ran.stdout
+    assert "What to write" not in said(ran)
+    assert [line for line in said(ran) if line.startswith("base.yaml:11:7: gtp_weight_remat_size cannot be computed")]
 
 
 @pytest.mark.parametrize("arguments", [("not_there.yaml",), (".",)], ids=["not there", "a folder"])
