@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from gtp_migrate import __version__
+from gtp_migrate.first_look import has_nothing, say_nothing_to_do
 from gtp_migrate.forms import Style, Target
+from gtp_migrate.problems import JudgeError
 from gtp_migrate.recipes.survey import Progress, Survey, survey
-from gtp_migrate.streams import Tally, guarded_streams, safe_text
+from gtp_migrate.streams import Tally, safe_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from gtp_migrate.migrate import Options
     from gtp_migrate.outcome import Outcome
-
-
-#: How far the writing has come, for whoever interrupts it.
-_tally = Tally()
 
 
 class Exit(IntEnum):
@@ -65,6 +63,7 @@ def _version(value: bool) -> None:
 
 @app.command(no_args_is_help=True)
 def migrate(
+    context: typer.Context,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -174,17 +173,18 @@ def migrate(
         asked = _options(paths, target, style, (tp, etp, ep), runtime_shim, False, maps or [])
         raise typer.Exit(_explain(asked, tuple(exclude or ())))
     with _progress(quiet) as progress:
-        try:
-            surveyed = survey(paths, tuple(exclude or ()), progress, no_ignore)
-        except OSError as error:
-            _wrong(f"{safe_text(str(error.filename))}: cannot be read ({error.strerror}); give one that is there")
-        is_silent = not (surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored)
-        # Where folders stand for others, only those who know which can say what a file inherits.
-        if is_silent and not maps and not surveyed.may_inherit_a_setting():
-            if not quiet:
-                files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
-                print(f"Nothing to migrate in {files}.", file=sys.stderr)
-            return
+        tally, surveyed = context.obj or (Tally(), None)
+        if surveyed is None:
+            try:
+                surveyed = survey(paths, tuple(exclude or ()), progress, no_ignore)
+            except OSError as error:
+                path = safe_text(str(error.filename))
+                _wrong(f"{path}: cannot be read ({error.strerror}); give a file or a folder that is there")
+            # Where folders stand for others, only those who know which can tell what a file inherits.
+            if not maps and has_nothing(surveyed):
+                if not quiet:
+                    say_nothing_to_do(surveyed)
+                return
         outcome = _work_out(
             _options(paths, target, style, (tp, etp, ep), runtime_shim, prove is Prove.REAL, maps or []),
             surveyed,
@@ -193,7 +193,7 @@ def migrate(
         if not (dry_run or check):
             from gtp_migrate.write_all import write_all
 
-            write_all(outcome, _tally)
+            write_all(outcome, tally)
     if dry_run:
         _print_diff(outcome, tuple(paths))
     _print_summary(outcome, "migrated" if not (dry_run or check) else "to migrate", quiet, verbose)
@@ -236,7 +236,6 @@ def _explain(options: Options, exclude: tuple[str, ...]) -> int:
 
 
 def _work_out(options: Options, surveyed: Survey, progress: Progress) -> Outcome:
-    from gtp_migrate.judge.client import JudgeError
     from gtp_migrate.migrate import migrate
     from gtp_migrate.runs.nemo_rl import UndecidedError
 
@@ -321,14 +320,3 @@ def _start_bar() -> tuple[Any, Any]:
     bar = Progress(console=console, transient=True)
     bar.start()
     return bar, bar.add_task("", total=None)
-
-
-def main() -> None:
-    """The command `gtp-migrate`."""
-    global _tally
-    with guarded_streams() as _tally:
-        app(prog_name="gtp-migrate")
-
-
-if __name__ == "__main__":
-    main()

@@ -297,7 +297,7 @@ def _gtp_arguments(core: str) -> tuple[str, ...]:
 
 def shim_targets() -> tuple[str, ...]:
     """The places that the shim hooks into: `module:attribute`, `module:Class.attribute`."""
-    from gtp_migrate.shim.bridge import HOOKS
+    from gtp_migrate.shim.hooks import HOOKS
 
     return tuple(dict.fromkeys(hook.target for hook in HOOKS))
 

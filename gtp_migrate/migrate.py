@@ -106,4 +106,8 @@ def _note(outcome: Outcome, surveyed: Survey, checkouts: Surroundings, tree: Tre
             f"{shorten(root)} is a submodule: recipes of {shorten(outer)} around it that inherit from these were "
             "not looked at"
         )
-    outcome.not_followed = list(surveyed.not_followed)
+    if tree.recipes:
+        for link, target in surveyed.not_followed:
+            outcome.notes.append(
+                f"{link} leads out of what was given ({target}) and was not followed; give that folder too"
+            )

@@ -92,8 +92,6 @@ class Outcome:
     problems: list[Problem] = field(default_factory=list)
     #: What a person may want to know, and need not act on.
     notes: list[str] = field(default_factory=list)
-    #: Links that lead out of the given folders, and where they lead.
-    not_followed: list[tuple[str, str]] = field(default_factory=list)
     #: Whether an old setting stays in the given files that a person has to migrate.
     left: bool = False
     #: Every run that has a layer with a setting and can be loaded.

@@ -35,12 +35,20 @@ class Problem:
         return f"{self.place}: {self.what}; {self.todo}"
 
 
-class RecipeError(Exception):
-    """A recipe file that cannot be read, parsed or resolved. Carries the `Problem` to show."""
+class ProblemError(Exception):
+    """Something that a person has to look at. Carries the `Problem` to show."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
         self.problem = problem
+
+
+class RecipeError(ProblemError):
+    """A recipe file that cannot be read, parsed or resolved."""
+
+
+class JudgeError(Exception):
+    """NeMo-RL or Bridge is not there, or its process ended. The message says what to do."""
 
 
 def one_line(error: BaseException | str) -> str:

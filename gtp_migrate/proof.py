@@ -14,8 +14,8 @@ from gtp_migrate.plan.stock import is_pinned
 from gtp_migrate.problems import Place, RecipeError
 from gtp_migrate.recipes.interpolation import Computed, Resolution, Unresolved, entry_of, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, NEW_KEYS, OLD_KEY_TEXT, SETTINGS, TP, KeyPath, dotted
-from gtp_migrate.recipes.layer import Layer, Leaf, raw, same
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.layer import Layer
+from gtp_migrate.recipes.values import Leaf, at, raw, same
 from gtp_migrate.runs.models import GENERATION_CFG, MEGATRON_CFG_OVERRIDES, TEACHERS, Model
 from gtp_migrate.runs.runs import Resolved, Runs, World
 from gtp_migrate.runs.topology import ABSENT, Topology, TopologyError, side, topology
@@ -189,7 +189,7 @@ class _Comparison:
     def _compare_recipes(self, old: Resolved, new: Resolved) -> Iterator[Failure]:
         """The merged recipe differs in nothing but the settings, and what resolved before resolves after."""
         changed: list[KeyPath] = []
-        for path, one, other in differences(old.resolution.root, new.resolution.root):
+        for path, one, other in differences(old.resolution.root, new.resolution.root, exact=False):
             changed.append(path)
             if not _is_setting(path, one, other):
                 yield self._failure(f"{dotted(path)} would change, which is no setting")
@@ -271,31 +271,43 @@ def _same_but_settings(one: Any, other: Any) -> bool:
     return same(one, other)
 
 
-def differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any, Any]]:
+def differences(one: Any, other: Any, path: KeyPath = (), *, exact: bool = True) -> Iterator[tuple[KeyPath, Any, Any]]:
     """Where two pieces of data differ, interpolations as texts: the path, and what stands there in each.
 
     A mapping that is gone or new counts as an empty one, so that each entry of it is named.
+
+    Args:
+        one: before.
+        other: after.
+        path: where they stand.
+        exact: tell 1 from true. Where the layers have been compared so, their merge need not be again.
     """
     if one is other:
         return
     if isinstance(one, dict) and isinstance(other, dict):
-        for key in one if one.keys() == other.keys() else {**one, **other}:
-            a, b = one.get(key, _NOTHING), other.get(key, _NOTHING)
-            if a is b:
-                continue
-            here = (*path, key)
-            if a is _NOTHING or b is _NOTHING:
-                yield here, a, b
-                present = b if a is _NOTHING else a
-                if isinstance(present, dict) and present:
-                    yield from differences(*(({}, present) if a is _NOTHING else (present, {})), here)
-            else:
-                yield from differences(a, b, here)
+        for key, a in one.items():
+            b = other.get(key, _NOTHING)
+            if a is not b and (exact or a != b):
+                yield from _differences_at((*path, key), a, b, exact)
+        for key in other if len(other) != len(one) or other.keys() != one.keys() else ():
+            if key not in one:
+                yield from _differences_at((*path, key), _NOTHING, other[key], exact)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for index, (a, b) in enumerate(zip(one, other, strict=True)):
-            yield from differences(a, b, (*path, index))
+            yield from differences(a, b, (*path, index), exact=exact)
     elif not same(one, other):
         yield path, one, other
+
+
+def _differences_at(path: KeyPath, one: Any, other: Any, exact: bool) -> Iterator[tuple[KeyPath, Any, Any]]:
+    if one is not _NOTHING and other is not _NOTHING:
+        yield from differences(one, other, path, exact=exact)
+        return
+    yield path, one, other
+    if isinstance(one, dict) and one:
+        yield from differences(one, {}, path, exact=exact)
+    elif isinstance(other, dict) and other:
+        yield from differences({}, other, path, exact=exact)
 
 
 def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
@@ -305,6 +317,9 @@ def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
         return True
     if any(path[: len(own)] == own for own in _MODELS_OWN) and not _HUSKS.isdisjoint(path):
         return True
+    if path[-1] == MODEL_OVERRIDES:
+        # NeMo-RL looks whether there is anything in it: null says the same as an empty mapping.
+        one, other = (_NOTHING if raw(each) is None else each for each in (one, other))
     if one is not _NOTHING and other is not _NOTHING:
         return False
     return _is_all_settings(path[-1], other if one is _NOTHING else one)

@@ -9,11 +9,9 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gtp_migrate.draft import Draft
-from gtp_migrate.judge.client import Judge
-from gtp_migrate.judge.protocol import Answer, Request
-from gtp_migrate.judge.protocol import Model as Judged
 from gtp_migrate.plan.stock import Stock, is_pinned
 from gtp_migrate.problems import Place
 from gtp_migrate.proof import Failure
@@ -21,6 +19,11 @@ from gtp_migrate.recipes.keys import MEGATRON_CFG, dotted
 from gtp_migrate.runs.models import Kind, Model
 from gtp_migrate.runs.runs import World
 from gtp_migrate.runs.topology import Topology, TopologyError, topology
+
+if TYPE_CHECKING:
+    from gtp_migrate.judge.client import Judge
+    from gtp_migrate.judge.protocol import Answer
+    from gtp_migrate.judge.protocol import Model as Judged
 
 #: `module:function`, called in the judge's process before it imports NeMo-RL: for machines that lack what Bridge
 #: imports.
@@ -44,6 +47,8 @@ class SecondJudge:
         self.notes: list[str] = []
         self._judge: Judge | None = None
         if wanted:
+            from gtp_migrate.judge.client import Judge
+
             path = os.pathsep.join([*roots, *filter(None, [os.environ.get("PYTHONPATH")])])
             prepare = [name for name in os.environ.get(PREPARE, "").split(",") if name]
             self._judge = Judge(prepare=prepare, env={"PYTHONPATH": path})
@@ -86,6 +91,8 @@ class SecondJudge:
         self.notes.append(said + (f"; they cannot load {unknown} of them, before or after" if unknown else ""))
 
     def _ask(self, recipe: str, world: World, overlay: dict[str, str]) -> Answer:
+        from gtp_migrate.judge.protocol import Request
+
         assert self._judge is not None
         overrides = tuple(f"++{dotted(path)}={value}" for path, value in world.supplied)
         resolvers = self.stock.runs.run(recipe).has_resolvers

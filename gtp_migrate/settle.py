@@ -15,8 +15,8 @@ from gtp_migrate.problems import Problem
 from gtp_migrate.proof import Failure
 from gtp_migrate.recipes.interpolation import entry_of
 from gtp_migrate.recipes.keys import OLD_KEY_TEXT
-from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.models import Kind
 from gtp_migrate.runs.runs import Runs
 from gtp_migrate.runs.topology import side

@@ -193,7 +193,6 @@ class _Descriptor(io.RawIOBase):
         super().__init__()
         self._number = number
         self._write = write
-        self._failed = False
 
     def writable(self) -> bool:
         return True
@@ -205,14 +204,7 @@ class _Descriptor(io.RawIOBase):
         return super().fileno() if self._number is None else self._number
 
     def write(self, data: Any) -> int:
-        if not self._failed:
-            try:
-                return self._write(self._number, data)
-            except _CannotPrintError:
-                # Said once; what is still buffered would raise again wherever it is flushed.
-                self._failed = True
-                raise
-        return len(data)
+        return self._write(self._number, data)
 
 
 def _write(number: int | None, data: bytes) -> int:

@@ -19,7 +19,7 @@ import stat
 import sys
 from collections.abc import Iterator
 
-from gtp_migrate.problems import Place, Problem
+from gtp_migrate.problems import Place, Problem, ProblemError
 
 #: The temporary file's name ends so that nothing that looks for recipes takes it for one.
 _SUFFIX = ".gtp-migrate"
@@ -46,12 +46,8 @@ _WAYS_OUT = {
 }
 
 
-class WriteError(Exception):
-    """A file that was not written. Carries the `Problem` to show."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
+class WriteError(ProblemError):
+    """A file that was not written."""
 
 
 class _Refused(Exception):

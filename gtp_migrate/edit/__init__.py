@@ -6,18 +6,17 @@ edit: `replace`, `take_out` (out of a mapping, into the one around it or for goo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
+from dataclasses import replace as replaced
 
 from gtp_migrate.edit.add import add
-from gtp_migrate.edit.comments import comments
 from gtp_migrate.edit.nodes import NodesError, read
 from gtp_migrate.edit.replace import replace
 from gtp_migrate.edit.source import CannotEdit, Draft
 from gtp_migrate.edit.take_out import take_out
 from gtp_migrate.plan.changes import Add, Change, Drop, Move, Replace
 
-__all__ = ["EditError", "comments", "edit"]
+__all__ = ["EditError", "edit"]
 
 _BOM = "\ufeff"
 
@@ -64,12 +63,8 @@ def edit(text: str, changes: Iterable[Change], *, keep_nulls: bool = False) -> s
         # First, as a mapping may be about to go that they add to; it stays then.
         draft = _draft(text, others, keep_nulls)
         text = _run(draft, lambda: add(draft, additions))
-        others = [
-            dataclasses.replace(
-                each, spot=dataclasses.replace(each.spot, offset=draft.splices.shifted(each.spot.offset))
-            )
-            for each in others
-        ]
+        shift = draft.splices.shift()
+        others = [replaced(each, spot=replaced(each.spot, offset=shift(each.spot.offset))) for each in others]
     if others:
         draft = _draft(text, others, keep_nulls)
         text = _run(draft, lambda: _change(draft, others, keep_nulls))

@@ -83,23 +83,18 @@ def add(draft: Draft, changes: Iterable[Add]) -> None:
 
 def _collect(draft: Draft, change: Add, places: dict[int, _Place]) -> None:
     mapping, depth = _find(draft, change.path)
-    missing = [*change.path[depth:], change.key]
-    if mapping is not None and len(missing) == 1 and _put_for_an_alias(draft, mapping, change):
+    missing = change.path[depth:]
+    if mapping is not None and not missing and _put_for_an_alias(draft, mapping, change):
         return
     place = places.setdefault(id(mapping), _Place(mapping, depth))
-    if mapping is not None:
-        _refuse_present(draft, mapping, missing[0], is_key=len(missing) == 1, shown=change.path[: depth + 1])
-    into: dict[Any, Any] | None = None
-    for group in place.groups:
-        if len(missing) > 1 and missing[0] in group.entries:
-            into = group.entries
-    if into is None:
-        into = place.group_for(change.after if len(missing) == 1 else None).entries
-    for key in missing[:-1]:
-        into = into.setdefault(key, {})
-        if not isinstance(into, dict):
-            raise CannotEdit(f"{dotted(change.path)} is added as something that is not a mapping")
-    if change.key in into or any(change.key in group.entries for group in place.groups if len(missing) == 1):
+    if missing:
+        _refuse_fresh(draft, mapping, missing, change.path[: depth + 1])
+        into = _fresh(place, missing, change)
+    else:
+        _refuse_present(draft, mapping, change.key)
+        into = place.group_for(change.after).entries
+    siblings = [into] if missing else [group.entries for group in place.groups]
+    if any(change.key in entries for entries in siblings):
         raise CannotEdit(f"{dotted((*change.path, change.key))} is added twice")
     value = Written(change.value) if isinstance(change.value, str) else _copied(change.value)
     _put(into, change.key, value, change.after)
@@ -117,6 +112,17 @@ def _put_for_an_alias(draft: Draft, mapping: Mapping, change: Add) -> bool:
     draft.forget(pair.value)
     draft.splices.replace(pair.value.start, pair.value.end, text)
     return True
+
+
+def _fresh(place: _Place, missing: KeyPath, change: Add) -> dict[Any, Any]:
+    """The innermost of the mappings that are not there yet; another change may have brought them."""
+    group = next((group for group in place.groups if missing[0] in group.entries), None)
+    into = (group or place.group_for(None)).entries
+    for key in missing:
+        into = into.setdefault(key, {})
+        if not isinstance(into, dict):
+            raise CannotEdit(f"{dotted(change.path)} is added as something that is not a mapping")
+    return into
 
 
 def _copied(data: dict[Any, Any]) -> dict[Any, Any]:
@@ -195,22 +201,20 @@ def _refuse_unwritten(node: Node, shown: KeyPath, *, is_last: bool) -> None:
     raise CannotEdit(f"{dotted(shown)} is {what}", node.pair.key.start if node.pair else node.start)
 
 
-def _refuse_present(draft: Draft, mapping: Mapping, key: str | int, *, is_key: bool, shown: KeyPath) -> None:
-    """Makes sure that a key can be written into a mapping.
+def _refuse_present(draft: Draft, mapping: Mapping | None, key: str) -> None:
+    """Makes sure that a mapping does not have a key itself; one that comes by a merge key may be set anew."""
+    pair = mapping.get(key) if mapping else None
+    if pair is not None and pair.key.start not in draft.leaving:
+        raise CannotEdit(f"{key} stands there already", pair.key.start)
 
-    What comes by a merge key may be set anew as a whole, but a fresh mapping on the way would hide the merged one.
-    """
-    if is_key:
-        assert isinstance(key, str)
-        pair = mapping.get(key)
-        if pair is not None and pair.key.start not in draft.leaving:
-            raise CannotEdit(f"{key} stands there already", pair.key.start)
-        return
-    merge = draft.document.merge_of(mapping, key)
+
+def _refuse_fresh(draft: Draft, mapping: Mapping | None, missing: KeyPath, shown: KeyPath) -> None:
+    """Makes sure that fresh mappings on the way are right: they must not hide one that comes by a merge key."""
+    merge = draft.document.merge_of(mapping, missing[0]) if mapping else None
     if merge is not None:
         raise CannotEdit(f"{dotted(shown)} comes by a merge key here", merge.key.start)
-    if isinstance(key, int):
-        raise CannotEdit(f"{dotted(shown)} is not there", mapping.start)
+    if any(isinstance(key, int) for key in missing):
+        raise CannotEdit(f"{dotted((*shown, *missing[1:]))} is not there", mapping.start if mapping else None)
 
 
 # -- the text ------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import, and patches and resolvers stay in there), :mod:`.models` is what it runs
 say to each other.
 """
 
-from gtp_migrate.judge.client import Judge, JudgeError
+from gtp_migrate.judge.client import Judge
 from gtp_migrate.judge.protocol import Answer, Failure, Model, Request, Sizes
+from gtp_migrate.problems import JudgeError
 
 __all__ = ["Answer", "Failure", "Judge", "JudgeError", "Model", "Request", "Sizes"]

@@ -12,16 +12,13 @@ from types import TracebackType
 from typing import IO
 
 from gtp_migrate.judge.protocol import Answer, Hello, Request
+from gtp_migrate.problems import JudgeError
 
 # The package goes last on the path: the environment that is judged keeps its own libraries.
 _START = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module({!r}, run_name='__main__')".format(
     "gtp_migrate.judge.process"
 )
 _TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-class JudgeError(Exception):
-    """NeMo-RL or Bridge is not there, or the process ended. The message says what to do."""
 
 
 class Judge:

@@ -92,7 +92,8 @@ class NeMoRL:
             if request.overrides:
                 tree = self.config.parse_hydra_overrides(tree, list(request.overrides))
             stage = "resolve"
-            recipe: Config = self.omegaconf.to_container(tree, resolve=True)
+            with mock.patch.dict(os.environ, request.environment):
+                recipe: Config = self.omegaconf.to_container(tree, resolve=True)
         except Exception as error:
             return Answer(Failure(stage, _one_line(error)))
         master, untyped = self._master(recipe) if request.typed else (None, None)
@@ -316,5 +317,6 @@ def _read(path: Any) -> str:
 
 
 def _one_line(error: BaseException) -> str:
+    """What pydantic and OmegaConf say stands in their first three lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:2])}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {' '.join(lines[:3])}" if lines else type(error).__name__

@@ -23,6 +23,8 @@ class Request:
     #: Whether the launcher's ``MasterConfig`` stands between the recipe and the models, as it does in every launcher.
     #: Without it, numbers are taken as they stand and the teachers' settings are merged as plain mappings.
     typed: bool = True
+    #: Variables on top of the process's own, for ``${oc.env:…}``.
+    environment: Mapping[str, str] = field(default_factory=dict)
     #: ``module:factory`` of the provider to build on, called as ``GPTModelProvider`` is; empty for that one.
     provider: str = ""
 

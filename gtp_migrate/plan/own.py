@@ -10,7 +10,7 @@ from gtp_migrate.plan.needs import OwnNumber
 from gtp_migrate.plan.stock import Stock, Use
 from gtp_migrate.recipes.interpolation import Computed, parse, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, KeyPath
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.values import at
 from gtp_migrate.runs.models import (
     DEFAULT_TEACHER,
     GENERATION_CFG,
@@ -33,7 +33,7 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
     if not stock.tree.files[need.recipe].given or need.recipe not in stock.recipes:
         return None
     run = stock.runs.run(need.recipe)
-    numbers: set[int] = set()
+    numbers: set[int | None] = set()
     for world in run.worlds:
         model = stock.runs.resolved(need.recipe, world).model(need.model)
         if model is None:
@@ -41,8 +41,6 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
         try:
             number = Use(need.recipe, world, model, side(model.cfg, need.axis), None, None).shards()
         except TopologyError:
-            return None
-        if number is None:
             return None
         numbers.add(number)
     if len(numbers) != 1:
@@ -57,7 +55,7 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
 
 
 class _Adder:
-    def __init__(self, stock: Stock, need: OwnNumber, resolved: Resolved, model: Model, number: int) -> None:
+    def __init__(self, stock: Stock, need: OwnNumber, resolved: Resolved, model: Model, number: int | None) -> None:
         self.stock = stock
         self.key = need.axis.num_weight_shards
         self.after = need.axis.parallel_size
@@ -65,7 +63,8 @@ class _Adder:
         self.lookup = resolved.resolution.lookup
         self.tree = resolved.tree
         self.model = model
-        self.number = str(number)
+        # GTP is off where a model has no size: that too has to be said where its layers give it a number.
+        self.number = "null" if number is None else str(number)
         self.is_typed = stock.target is Target.MEGATRON_CFG
 
     def add(self) -> Add:

@@ -9,8 +9,7 @@ from typing import Any
 from gtp_migrate.plan.stock import Setting, Stock, Use
 from gtp_migrate.recipes.interpolation import value_of
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, MODEL_OVERRIDES, TP, KeyPath
-from gtp_migrate.recipes.layer import raw
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.values import at, raw
 from gtp_migrate.runs.topology import effective_ep
 from gtp_migrate.shards import DENSE
 

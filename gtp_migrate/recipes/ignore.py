@@ -47,10 +47,6 @@ class _Pattern(NamedTuple):
                 reached = set(range(min(reached) + (index == len(self.globs) - 1), len(entry) + 1))
         return len(entry) in reached
 
-    def names_or_holds(self, file: _Names) -> bool:
-        """Whether it names this file, or a folder that it is in."""
-        return any(self.names(file[:end], end < len(file)) for end in range(len(self.base), len(file) + 1))
-
 
 def _pattern(line: str, base: _Names) -> _Pattern | None:
     """The pattern in a line of a `.gitignore` in this folder, if there is one."""
@@ -158,12 +154,15 @@ def excluded(patterns: Sequence[str], given: Iterable[str], files: Iterable[str]
             bases[base] = None
     rules = [(text, pattern) for text in patterns for pattern in _of_option(text, here, list(bases))]
     last_first = [pattern for _, pattern in reversed(rules)]
-    files = list(files)
-    left_out, decided = _left_out(files, os.sep, lambda _: last_first)
+    paths = {path: _split(path) for path in files}
+    left_out, decided = _left_out(paths, os.sep, lambda _: last_first)
+    folders = {path[:end] for path in {path[:-1] for path in paths.values()} for end in range(len(path) + 1)}
     matched = {text for text, pattern in rules if pattern.takes_in and pattern in decided}
     for text, pattern in rules:
-        if not pattern.takes_in and text not in matched and any(map(pattern.names_or_holds, map(_split, files))):
-            matched.add(text)
+        if not pattern.takes_in and text not in matched:
+            names_any = any(pattern.names(folder, is_folder=True) for folder in folders)
+            if names_any or any(pattern.names(path, is_folder=False) for path in paths.values()):
+                matched.add(text)
     return Excluded(left_out, tuple(text for text in dict.fromkeys(patterns) if text not in matched))
 
 

@@ -1,8 +1,7 @@
 """One layer over another, on plain data, as OmegaConf merges for NeMo-RL.
 
 Nothing is changed in place and nothing is copied that stays the same: what two recipes inherit from one file is one
-object
-in both, so that comparing them costs only what differs.
+object in both, so that comparing them costs only what differs.
 
 Source: `merge_with_override` in NeMo-RL (`nemo_rl/utils/config.py`); `BaseContainer._map_merge` in OmegaConf 2.3.
 """
@@ -12,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gtp_migrate.recipes.interpolation import Lookup, Unresolved
+from gtp_migrate.recipes.interpolation import Lookup, Unresolved, parse
 from gtp_migrate.recipes.keys import MISSING, OVERRIDE_MARKER, KeyPath, dotted
-from gtp_migrate.recipes.layer import Landmarks, Leaf, landmarks, raw
+from gtp_migrate.recipes.values import Landmarks, Leaf, at, landmarks, raw
 
 
 class MergeError(Exception):
@@ -59,19 +58,6 @@ def _still_there(root: dict[Any, Any], base: Landmarks, child: Landmarks) -> Lan
     return Landmarks(tuple(holes.items()), tuple(mappings))
 
 
-def at(root: Any, path: KeyPath) -> Any:
-    """What stands at `path`, nothing followed; None where there is nothing."""
-    node = root
-    for key in path:
-        if type(node) is dict:
-            node = node.get(key)
-        elif type(node) is list and type(key) is int and key < len(node):
-            node = node[key]
-        else:
-            return None
-    return node
-
-
 def _section(child: dict[Any, Any], key: Any, value: Any) -> Any:
     """A value at the top as NeMo-RL looks at it: it resolves interpolations within the file."""
     if isinstance(value, Leaf) and value.is_interpolation:
@@ -103,6 +89,8 @@ def _merge_into(
         if isinstance(existing, Leaf) and existing.is_interpolation:
             # OmegaConf puts a copy of the mapping or list that the interpolation stands for in its place.
             behind = Lookup(root).at(here)
+            if _may_be_a_mapping(behind) and isinstance(value, (dict, list)):
+                raise MergeError(f"{dotted(here)} is merged over {behind.value}, which may stand for anything")
             if isinstance(behind, (dict, list)):
                 existing = target[key] = behind
                 copies.append(here)
@@ -116,3 +104,8 @@ def _merge_into(
             raise MergeError(f"{dotted(here)} is a mapping in one file and a list in another")
         elif raw(value) != MISSING or isinstance(value, (dict, list)):
             target[key] = value
+
+
+def _may_be_a_mapping(value: Any) -> bool:
+    """Whether it is an interpolation that may stand for anything."""
+    return isinstance(value, Leaf) and value.is_interpolation and parse(value.value).is_dynamic

@@ -49,32 +49,37 @@ class Survey:
             for name, seen in files:
                 yield folder.found(name), seen
 
-    def may_inherit_a_setting(self) -> bool:
-        """Whether a given file may inherit a setting from one that was not given, at any distance.
-
-        Glances say so; where only a parser could tell what a file inherits, it may.
-        """
-        seen = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}
-        waiting = {(folder.path, each.defaults) for folder, files in self.folders for _, each in files}
-        while waiting:
-            folder, defaults = waiting.pop()
-            if defaults is None:
+    def inherits_from_outside(self) -> bool:
+        """Whether a file may inherit a setting from one that was not given; the bytes of those are looked at."""
+        known = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}
+        pending = [
+            (folder.path, defaults)
+            for folder, files in self.folders
+            for defaults in {seen.defaults for _, seen in files}
+        ]
+        while pending:
+            folder, parents = pending.pop()
+            if parents is None:
                 return True
-            for parent in {recipe_id(os.path.join(folder, path)) for path in defaults} - seen:
-                seen.add(parent)
-                there = _glance_at(parent)
-                if there.old or there.new:
+            for path in {recipe_id(os.path.join(folder, each)) for each in parents} - known:
+                known.add(path)
+                if not os.path.exists(path):
+                    continue
+                seen = _glance_at(path)
+                if seen is None or seen.old or seen.new:
                     return True
-                waiting.add((os.path.dirname(parent), there.defaults))
+                pending.append((os.path.dirname(path), seen.defaults))
         return False
 
 
-def _glance_at(path: str) -> Glance:
-    """What the bytes of a file show; nothing where it cannot be read: no recipe that inherits from it can be loaded."""
+def _glance_at(path: str) -> Glance | None:
+    """A glance at a file; None where it cannot be read."""
+    if not os.path.isfile(path):
+        return None
     try:
-        return glance(read_bytes(path) if os.path.isfile(path) else b"")
+        return glance(read_bytes(path))
     except OSError:
-        return glance(b"")
+        return None
 
 
 def survey(

@@ -22,6 +22,8 @@ from gtp_migrate.streams import safe_text
 _NARROW = 130
 #: Recipes named for one layout; `-v` names all.
 _NAMED = 4
+#: Notes printed; `-v` prints all.
+_NOTES = 5
 #: Recipes named that have the same problem, beside the first.
 _NAMED_WITH_A_PROBLEM = 2
 #: Settings listed; `-v` lists all.
@@ -57,7 +59,7 @@ def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verb
     for line in _problems(outcome.problems, verbosity):
         console.print(line, style="red", markup=False, soft_wrap=True)
     if verbosity > Verbosity.QUIET:
-        _print_notes(console, outcome, verbosity)
+        _print_notes(console, outcome.notes, verbosity)
         _print_end(console, outcome, done)
 
 
@@ -78,12 +80,12 @@ def _problems(problems: list[Problem], verbosity: Verbosity) -> Iterator[str]:
         yield f"{safe_text(str(first.place))}: {safe_text(first.what + more)}; {safe_text(first.todo)}"
 
 
-def _print_notes(console: Console, outcome: Outcome, verbosity: Verbosity) -> None:
-    for note in outcome.notes:
+def _print_notes(console: Console, notes: list[str], verbosity: Verbosity) -> None:
+    cut = len(notes) if verbosity is Verbosity.VERBOSE else _NOTES
+    for note in notes[:cut]:
         _print_line(console, note)
-    if verbosity is Verbosity.VERBOSE:
-        for link, target in outcome.not_followed:
-            _print_line(console, f"{link} leads out of what was given ({target}) and was not followed")
+    if len(notes) > cut:
+        _print_line(console, f"… and {len(notes) - cut} more notes (-v lists all)")
 
 
 def _print_changes(console: Console, changes: list[Planned], verbosity: Verbosity) -> None:

@@ -1,10 +1,8 @@
 """The runs of a tree: for each recipe its launcher's resolvers, and its models in every world that has to hold.
 
 What a recipe leaves open (a TP that comes with the command line or the environment, a list of merges that two
-versions of
-PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for a model is
-what
-holds in all of them.
+versions of PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for
+a model is what holds in all of them.
 """
 
 from __future__ import annotations
@@ -137,8 +135,8 @@ class Runs:
         try:
             found = models(tree, mappings(resolution, tree, merged.landmarks.mappings), as_launched=world.as_launched)
         except TooManyModelsError:
-            what = "has aliases that make more than 10,000 mappings named megatron_cfg"
-            problem = Problem(Place(self.tree.shown(recipe)), what, "write the values out and run again")
+            what = "has more than 100,000 mappings named megatron_cfg"
+            problem = Problem(Place(self.tree.shown(recipe)), what, "take out those that nothing uses")
             raise RecipeError(problem) from None
         return Resolved(resolution, tree, tuple(found))
 

@@ -82,6 +82,16 @@ def test_the_indent_of_the_surroundings(indent: int) -> None:
     )
 
 
+def test_the_indent_of_the_neighbours_comes_first() -> None:
+    becomes(
+        "a:\n  b:\n      c: 1\nd:\n    e: 1\n",
+        "a:\n  b:\n      c: 1\n  new:\n      x: 1\nd:\n    e: 1\n    new:\n        x: 2\n",
+        Add(("a", "new"), "x", "1"),
+        Add(("d", "new"), "x", "2"),
+    )
+    becomes("  a:\n     b: 1\n", "  a:\n     b: 1\n  c:\n     d: 2\n", Add(("c",), "d", "2"))
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -345,6 +355,7 @@ def test_refused(policy: str, what: str, line: int) -> None:
         (("shelf", "t", "b"), "shelf.t is a list here"),
         (("shelf", "t", 0, "b"), "shelf.t[0].b is not a mapping here"),
         (("shelf", 0), "shelf[0] is not there"),
+        (("shelf", "new", 0, "x"), "shelf.new[0].x is not there"),
         (("shelf", "t"), "shelf.t is a list here"),
     ],
 )

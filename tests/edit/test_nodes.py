@@ -9,9 +9,10 @@ import pytest
 import yaml
 from ruamel.yaml.error import YAMLError
 
-from gtp_migrate.edit import EditError, comments, edit
+from gtp_migrate.edit import EditError, edit
 from gtp_migrate.edit.nodes import Items, Mapping, Node, NodesError, _Reader, read
 from gtp_migrate.plan.changes import Add, Replace, Spot
+from tests.edit.comments import comments
 
 EXAMPLES = Path(__file__).parents[3] / "shared" / "corpus" / "nemo_rl" / "examples"
 
@@ -178,9 +179,9 @@ def test_merges_that_multiply_are_looked_at_once() -> None:
 def test_comments() -> None:
     content = (
         "\ufeff# top\na: 1  # one\nb: '# no'\nc: |  \n  # no\n\n# c\nd: {x: 1, # two\n  y: '2'  # one\n  }\n"
-        "e: x#no\nf: 1 # three\x85g: 2\n...\n# one"
+        "e: x#no\nf: 1 # three\x85# four\u2028g: 2\n...\n# one"
     )
-    assert comments(content) == {"# top": 1, "# one": 3, "# c": 1, "# two": 1, "# three": 1}
+    assert comments(content) == {"# top": 1, "# one": 3, "# c": 1, "# two": 1, "# three": 1, "# four": 1}
 
 
 def test_comments_of_what_libyaml_refuses() -> None:

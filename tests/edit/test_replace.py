@@ -7,7 +7,7 @@ import pytest
 from gtp_migrate.edit import EditError, edit
 from gtp_migrate.plan.changes import Replace, Spot
 
-from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, becomes, edited, load, replace, spot
+from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, becomes, drop, edited, load, replace, spot
 
 INTERPOLATION = "${mul:3,${..tensor_model_parallel_size}}"
 
@@ -133,6 +133,14 @@ def test_refused(before: str, what: str) -> None:
         edited(before, replace("12"))
     where = spot(before, OLD)
     assert (caught.value.what, caught.value.line, caught.value.column) == (what, where.line, where.column)
+
+
+def test_a_null_that_is_kept_is_there_already() -> None:
+    before = f"a:\n  {OLD}: 3\n  {NEW}: null\n"
+    changes = (replace("12"), drop(NEW, is_null=True))
+    assert edited(before, *changes) == f"a:\n  {NEW}: 12\n"
+    with pytest.raises(EditError, match=f"{NEW} stands there already"):
+        edited(before, *changes, keep_nulls=True)
 
 
 def test_an_alias_as_the_key_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gtp_migrate.edit import EditError
 from gtp_migrate.plan.changes import Add
 
-from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, Asked, becomes, drop, edited, move, spot, text
+from .texts import EXPERT_NEW, EXPERT_OLD, NEW, OLD, Asked, becomes, drop, edited, move, replace, spot, text
 
 BOTH = (move("12"), move("8", EXPERT_OLD, EXPERT_NEW))
 
@@ -39,6 +39,29 @@ def test_move_with_its_comments() -> None:
             b: 1
         """,
         move("12"),
+    )
+
+
+def test_comments_of_another_depth_stay() -> None:
+    becomes(
+        f"a:\n  model_overrides:\n    b: 1\n  # outer\n    # inner\n    {OLD}: 3\n",
+        f"a:\n  # inner\n  {NEW}: 12\n  model_overrides:\n    b: 1\n  # outer\n",
+        move("12"),
+    )
+    becomes(
+        f"a:\n    # inner\n  # outer\n  model_overrides:\n    {OLD}: 3\n    b: 1\n",
+        f"a:\n    # inner\n  {NEW}: 12\n  # outer\n  model_overrides:\n    b: 1\n",
+        move("12"),
+    )
+
+
+def test_a_new_key_that_is_dropped_in_the_same_go() -> None:
+    becomes(f"a:\n  {OLD}: 3\n  {NEW}: null\n", f"a:\n  {NEW}: 12\n", replace("12"), drop(NEW))
+    becomes(
+        f"a:\n  model_overrides:\n    {OLD}: 3\n    {NEW}: null\n",
+        f"a:\n  {NEW}: 12\n",
+        move("12"),
+        drop(NEW),
     )
 
 
@@ -159,6 +182,7 @@ def test_drop_the_last_one_with_its_overrides() -> None:
     becomes(f"a:\n  b: 1\n  model_overrides:  # o\n    {OLD}: 3\n", "a:\n  b: 1\n  # o\n", drop())
     becomes(f"a:\n  model_overrides:\n    {OLD}: 3\n", "a:\n  model_overrides: {}\n", drop())
     becomes(f"s: &S\n  {OLD}: 3\nb: *S\n", "s: &S {}\nb: *S\n", drop())
+    becomes(f"s: {{{OLD}: 3}}\nb: 1\n", "s: {}\nb: 1\n", drop())
 
 
 # -- the husk ------------------------------------------------------------------------------------------
@@ -265,6 +289,7 @@ REFUSED: list[tuple[str, str, Asked]] = [
     (f"a:\n- {OLD}: 3\n", "nothing would be left around it", drop()),
     (f"a: {{model_overrides: [{OLD}: 3]}}\n", "nothing would be left around it", drop()),
     (f"S: &S\n  {OLD}: 3\na: {{model_overrides: *S}}\n", SHELVED, move("12")),
+    (f"a:\n- model_overrides:\n    b: 1\n    # c\n    {OLD}: 3\n", "its comments have no place to go", move("12")),
     (f"a:\n  ? model_overrides\n  : {OLD}: 3\n", "its model_overrides is written with a `?`", move("12")),
     (f"a:\n- model_overrides:  # c\n    {OLD}: 3\n", SHARED, move("12")),
     (f"a:\n  model_overrides:\n    &M\n    {OLD}: 3\n", ON_ITS_OWN, move("12")),
@@ -283,6 +308,11 @@ def test_refused(before: str, what: str, change: Asked) -> None:
         edited(before, change)
     where = spot(before, OLD)
     assert (caught.value.what, caught.value.line, caught.value.column) == (what, where.line, where.column)
+
+
+def test_two_that_go_behind_a_dash_are_refused() -> None:
+    with pytest.raises(EditError, match="it shares a line with something else"):
+        edited(f"a:\n- {OLD}: 3\n  {EXPERT_OLD}: 2\n  b: 1\n", drop(), drop(EXPERT_OLD))
 
 
 def test_a_hash_in_a_text_is_no_comment() -> None:

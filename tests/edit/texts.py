@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_yaml_loader
 
-from gtp_migrate.edit import comments, edit
+from gtp_migrate.edit import edit
 from gtp_migrate.plan.changes import Change, Drop, Move, Replace, Spot
+from tests.edit.comments import comments
 
 OLD = "gtp_weight_remat_size"
 EXPERT_OLD = "expert_gtp_weight_remat_size"

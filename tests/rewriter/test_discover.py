@@ -150,6 +150,18 @@ def test_patterns_below_given_paths_elsewhere(work: Path, tmp_path: Path) -> Non
         assert surveyed.unmatched == (() if names else (pattern,))
 
 
+def test_a_slash_in_front_means_the_current_folder_first(work: Path) -> None:
+    first = work.parts[1]
+    write(work, "a.yaml", f"{first}/b.yaml")
+    assert left(survey(["."], (f"/{first}/",))) == {f"{first}/b.yaml"}
+
+
+def test_a_line_s_end_is_part_of_a_name(work: Path) -> None:
+    write(work, "x\n/a.yaml", "x/b.yaml", "y\nz/c.yaml")
+    assert left(survey(["."], ("x",))) == {"x/b.yaml"}
+    assert left(survey(["."], ("x?", "y*"))) == {"x\n/a.yaml", "y\nz/c.yaml"}
+
+
 def test_a_named_file_is_excluded_too(work: Path) -> None:
     """As pre-commit does it: files are named, and some of them are excluded all the same."""
     write(work, "a.yaml", "b.yaml")
@@ -307,7 +319,7 @@ def test_where_git_cannot_be_asked_its_files_are_read(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     write(checkout, "a.yaml", "results/b.yaml", "x/c.yaml", "x/y/d.yaml", "e.yaml")
-    write(checkout, "x/.gitignore", data="\ufeff# why\r\n*.yaml\r\n!c.yaml\r\n".encode())
+    write(checkout, "x/.gitignore", data="\ufeff*.yaml\r\n# why\r\n!c.yaml\r\n".encode())
     write(checkout, ".git/info/exclude", data=b"/e.yaml\n")
     if why == "no git":
         monkeypatch.setenv("PATH", "")
@@ -322,10 +334,11 @@ def test_a_hook_s_own_checkout_is_not_the_one_asked(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(tmp_path, "init", "-q", "other")
-    write(checkout, "a.yaml", "results/b.yaml")
+    write(checkout, "a.yaml", "results/b.yaml", "results/tracked.yaml")
+    git(checkout, "add", "-f", "results/tracked.yaml")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
-    assert taken(survey(["."])) == {"a.yaml"}
+    assert taken(survey(["."])) == {"a.yaml", "results/tracked.yaml"}
 
 
 def test_checkouts_in_checkouts(checkout: Path) -> None:
@@ -337,6 +350,13 @@ def test_checkouts_in_checkouts(checkout: Path) -> None:
     assert taken(survey(["."])) == {"own/a.yaml", "own/results/b.yaml"}
     assert taken(survey(["results/clone"])) == {"results/clone/a.yaml", "results/clone/results/b.yaml"}
     assert taken(survey(["own", "results"])) == {"own/a.yaml", "own/results/b.yaml"}
+
+
+def test_a_checkout_that_git_does_not_know_is_not_the_one_around_it(checkout: Path) -> None:
+    (checkout / "results" / "copy" / ".git").mkdir(parents=True)
+    write(checkout, "results/copy/a.yaml", "results/copy/results/b.yaml")
+    write(checkout, "results/copy/.gitignore", data=b"results/\n")
+    assert taken(survey(["results/copy"])) == {"results/copy/a.yaml"}
 
 
 def test_a_worktree(checkout: Path) -> None:
@@ -390,8 +410,8 @@ def test_a_submodule_is_told(checkout: Path, tmp_path: Path) -> None:
 
 def test_a_home_folder_counts_for_what_it_tracks(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(checkout))
-    write(checkout, "mine/a.yaml", "mine/b.yaml", "[m]ine/c.yaml")
-    git(checkout, "add", "mine/a.yaml")
+    write(checkout, "mine/a.yaml", "mine/b.yaml", "mine/c.yaml", "[m]ine/c.yaml")
+    git(checkout, "add", "mine/a.yaml", "mine/c.yaml")
     assert surroundings(["mine/b.yaml"]).roots == ()
     assert surroundings(["[m]ine/c.yaml"]).roots == ()
     assert surroundings(["mine/b.yaml", "mine/a.yaml"]).roots == (str(checkout),)
@@ -425,6 +445,15 @@ def test_links_are_followed_where_they_lead_into_what_is_given(work: Path) -> No
     assert taken(survey(["recipes"])) == {"recipes/b.yaml"}
     assert taken(survey(["recipes", "store"])) == {"recipes/b.yaml", "recipes/linked/a.yaml", "store/a.yaml"}
     assert taken(survey(["recipes/linked"])) == {"recipes/linked/a.yaml"}
+
+
+def test_links_that_lead_up_are_not_followed(work: Path) -> None:
+    write(work, "x/y/a.yaml")
+    for name, to in (("self", "."), ("up", ".."), ("top", "../..")):
+        (work / "x" / "y" / name).symlink_to(to)
+    (work / "to-y").symlink_to("x/y")
+    surveyed = survey(["."])
+    assert (taken(surveyed), surveyed.not_followed) == ({"x/y/a.yaml", "to-y/a.yaml"}, [])
 
 
 def test_links_to_each_other_end(work: Path) -> None:
@@ -501,6 +530,49 @@ def test_each_file_is_found_once(work: Path) -> None:
     write(work, "x/a.yaml", "x/y/b.yaml")
     found = [found.id for found, _ in survey(["x/a.yaml", "x", "x/../x/y", ".", str(work)]).files()]
     assert sorted(found) == [str(work / "x/a.yaml"), str(work / "x/y/b.yaml")]
+
+
+# -- parents that were not given -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parents", "inherits"),
+    [
+        ({}, False),
+        ({"base.yaml": b"a: 1\n"}, False),
+        ({"base.yaml": b"defaults: more/top.yaml\n", "more/top.yaml": b"defaults: ../base.yaml\n"}, False),
+        ({"base.yaml": OLD}, True),
+        ({"base.yaml": b"a: tensor_parallel_num_weight_shards\n"}, True),
+        ({"base.yaml": b"defaults: more/top.yaml\n", "more/top.yaml": OLD}, True),
+        # Only a parser can tell.
+        ({"base.yaml": b"defaults: ${oc.env:PARENT}\n"}, True),
+    ],
+)
+def test_a_setting_in_a_parent_that_was_not_given(work: Path, parents: dict[str, bytes], inherits: bool) -> None:
+    write(work, "given/a.yaml", data=b"defaults: ../base.yaml\n")
+    for name, data in parents.items():
+        write(work, name, data=data)
+    assert survey(["given"]).inherits_from_outside() == inherits
+    # Those that are given have been looked at.
+    assert survey(["given", *parents]).inherits_from_outside() == any(b"$" in data for data in parents.values())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "broken"])
+def test_a_parent_that_cannot_be_read_may_hold_one(work: Path, kind: str) -> None:
+    write(work, "given/a.yaml", data=b"defaults: ../base.yaml\n")
+    if kind == "pipe":
+        os.mkfifo(work / "base.yaml")
+    elif kind == "folder":
+        (work / "base.yaml").mkdir()
+    else:
+        (work / "base.yaml").symlink_to("/proc/self/mem")
+    assert survey(["given"]).inherits_from_outside()
+
+
+def test_an_excluded_parent_may_hold_one(work: Path) -> None:
+    write(work, "base.yaml")
+    write(work, "a.yaml", data=b"defaults: base.yaml\n")
+    assert survey(["."], ("base.yaml",)).inherits_from_outside()
 
 
 # -- a glance ------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ CHAIN: dict[str, Content] = {
 
 def may_inherit(folder: Path, files: dict[str, Content]) -> bool:
     write_files(folder, files)
-    return survey([str(folder / "given")]).may_inherit_a_setting()
+    return survey([str(folder / "given")]).inherits_from_outside()
 
 
 @pytest.mark.parametrize(("last", "expected"), [(OLD, True), (NEW, True), (PLAIN, False), (b"\xff\xfe\0", False)])
@@ -40,11 +40,6 @@ def test_what_only_a_parser_can_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["b.yaml", "deep/d.yaml", "given/a.yaml", "e.yaml", "not_there.yaml"])
 def test_circles_and_what_is_missing(tmp_path: Path, end: str) -> None:
     assert not may_inherit(tmp_path, {**CHAIN, "e.yaml": f"defaults: {end}\n"})
-
-
-def test_a_parent_that_is_no_file(tmp_path: Path) -> None:
-    (tmp_path / "e.yaml").mkdir()
-    assert not may_inherit(tmp_path, CHAIN)
 
 
 def test_it_is_said(migrate: Migrate) -> None:
