@@ -164,7 +164,7 @@ def migrate(
     if as_json and not doctor:
         _wrong("--json goes with --doctor; give both")
     if doctor:
-        from gtp_migrate import questions
+        from gtp_migrate.ask import questions
 
         raise typer.Exit(questions.doctor(paths or [], as_json))
     if not paths:
@@ -222,7 +222,7 @@ def _options(
 
 
 def _explain(options: Options, exclude: tuple[str, ...]) -> int:
-    from gtp_migrate import questions
+    from gtp_migrate.ask import questions
     from gtp_migrate.runs.nemo_rl import UndecidedError
 
     try:

@@ -10,11 +10,6 @@ one survives, or where its text is not in the file any more: then the fault is t
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 

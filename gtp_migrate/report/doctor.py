@@ -1,4 +1,4 @@
-"""What :mod:`gtp_migrate.doctor` found: lines for people, JSON for bug reports."""
+"""What :mod:`gtp_migrate.ask.doctor` found: lines for people, JSON for bug reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from gtp_migrate.doctor import Answer, Diagnosis, Environment
+from gtp_migrate.ask.doctor import Answer, Diagnosis, Environment
 
 #: Of the JSON; a later one has more or other keys.
 SCHEMA = 1
@@ -30,7 +30,7 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def diagnosis_json(found: Diagnosis) -> str:
-    """For bug reports: the same, key by key as :class:`gtp_migrate.doctor.Diagnosis` has it."""
+    """For bug reports: the same, key by key as :class:`gtp_migrate.ask.doctor.Diagnosis` has it."""
     return json.dumps({"schema": SCHEMA, **asdict(found)}, indent=2)
 
 

@@ -1,13 +1,13 @@
-"""What :mod:`gtp_migrate.explain` and :mod:`gtp_migrate.loading` found, as plain lines."""
+"""What :mod:`gtp_migrate.ask.explain` and :mod:`gtp_migrate.ask.loading` found, as plain lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gtp_migrate.explain import FormEffect, ModelExplained, RecipeExplained
-from gtp_migrate.loading import Load, Result
+from gtp_migrate.ask.explain import FormEffect, ModelExplained, RecipeExplained
+from gtp_migrate.ask.loading import Load, Result
+from gtp_migrate.ask.run_config import FIELDS, SavedConfig
 from gtp_migrate.recipes.keys import dotted
-from gtp_migrate.run_config import FIELDS, SavedConfig
 from gtp_migrate.runs.layout import Layout
 
 _NAMED = 4

@@ -11,7 +11,7 @@ from functools import reduce
 from megatron.bridge.models.gpt_provider import GPTModelProvider
 from megatron.core import parallel_state
 
-from gtp_migrate import doctor
+from gtp_migrate.ask import doctor
 from gtp_migrate.shards import AXES
 
 

@@ -12,8 +12,8 @@ from bridge_machine import checkpoints
 from bridge_machine.checkpoints import MODEL, MOE
 
 from gtp_migrate import shim
-from gtp_migrate.loading import EVERYWHERE, loads
-from gtp_migrate.run_config import read_run_config
+from gtp_migrate.ask.loading import EVERYWHERE, loads
+from gtp_migrate.ask.run_config import read_run_config
 from gtp_migrate.shards import AXES
 
 SAVED = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gtp_migrate import __version__, doctor
-from gtp_migrate.doctor import Environment, HookFit, diagnose
+from gtp_migrate.ask.doctor import Environment, HookFit, diagnose
 
 from .conftest import Content, Migrate, run, write_files
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gtp_migrate.explain import RecipeExplained, explain_recipe
+from gtp_migrate.ask.explain import RecipeExplained, explain_recipe
+from gtp_migrate.ask.loading import EVERYWHERE, Weights, loads, reset
+from gtp_migrate.ask.run_config import SavedConfig, read_run_config
 from gtp_migrate.forms import Form, Target
-from gtp_migrate.loading import EVERYWHERE, Weights, loads, reset
 from gtp_migrate.migrate import Options
 from gtp_migrate.recipes.keys import EP, ETP, TP
-from gtp_migrate.run_config import SavedConfig, read_run_config
 from gtp_migrate.shards import DENSE, size_from_shards
 
 from .conftest import Content, Migrate, Ran, read_files, run, write_files

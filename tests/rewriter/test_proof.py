@@ -262,7 +262,7 @@ def test_overrides_left_null(tmp_path: Path, broken: Any) -> None:
     """A null would wipe out what is inherited."""
     broken(text=lambda text: text.replace("    tensor_parallel", "    model_overrides:\n    tensor_parallel"))
     files = {"base.yaml": BASE, "child.yaml": "defaults: base.yaml\n" + GOOD.replace("5", "2")}
-    expect_refusal(tmp_path, files, "child.yaml", "would change, which is no setting", options=("--target", "megatron-cfg"))
+    expect_refusal(tmp_path, files, "base.yaml", ELSEWHERE, options=("--target", "megatron-cfg"))
 
 
 @pytest.mark.usefixtures("only_topologies", "no_additions")

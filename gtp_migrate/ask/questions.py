@@ -11,9 +11,9 @@ from gtp_migrate.problems import RecipeError
 from gtp_migrate.streams import safe_text
 
 if TYPE_CHECKING:
-    from gtp_migrate.loading import Load
+    from gtp_migrate.ask.loading import Load
+    from gtp_migrate.ask.run_config import SavedConfig
     from gtp_migrate.migrate import Options
-    from gtp_migrate.run_config import SavedConfig
     from gtp_migrate.runs.runs import Assumed
 
 DONE = 0
@@ -41,9 +41,9 @@ def explain(paths: Iterable[str], options: Options, exclude: tuple[str, ...]) ->
 def _explain(path: str, options: Options, exclude: tuple[str, ...]) -> int:
     from dataclasses import replace
 
-    from gtp_migrate.explain import explain_recipe
+    from gtp_migrate.ask.explain import explain_recipe
+    from gtp_migrate.ask.run_config import read_run_config
     from gtp_migrate.report.explain import checkpoint_lines, recipe_lines
-    from gtp_migrate.run_config import read_run_config
 
     if os.path.isdir(path):
         raise IsADirectoryError(0, "a folder", path)
@@ -64,7 +64,7 @@ def _explain(path: str, options: Options, exclude: tuple[str, ...]) -> int:
 
 def _loads(saved: SavedConfig, assumed: Assumed) -> Iterator[tuple[str, tuple[Load, ...]]]:
     """The load that is asked about; else one at the saved sizes, and the one that every export to HF makes."""
-    from gtp_migrate.loading import loads
+    from gtp_migrate.ask.loading import loads
     from gtp_migrate.report.explain import asked
 
     sizes = (assumed.tp, assumed.etp, assumed.ep)
@@ -76,7 +76,7 @@ def _loads(saved: SavedConfig, assumed: Assumed) -> Iterator[tuple[str, tuple[Lo
 
 def doctor(paths: Iterable[str], as_json: bool) -> int:
     """Says what is installed here, what it takes, and what to do."""
-    from gtp_migrate.doctor import diagnose
+    from gtp_migrate.ask.doctor import diagnose
     from gtp_migrate.report.doctor import diagnosis_json, diagnosis_lines
 
     found = diagnose(paths)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from gtp_migrate.ask.run_config import SavedConfig
 from gtp_migrate.forms import Target
 from gtp_migrate.recipes.keys import EP, ETP, MODEL_OVERRIDES, TP
-from gtp_migrate.run_config import SavedConfig
 from gtp_migrate.runs.topology import TopologyError, gtp_size
 from gtp_migrate.shards import AXES, DENSE, EXPERT, Axis, ShardsError, shards_from_size, size_from_shards
 
