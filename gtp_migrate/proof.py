@@ -191,6 +191,9 @@ class _Comparison:
         changed: list[KeyPath] = []
         for path, one, other in differences(old.resolution.root, new.resolution.root, exact=False):
             changed.append(path)
+            if path[-1] == MODEL_OVERRIDES:
+                # NeMo-RL looks whether there is anything in it: an inherited null says the same as an empty mapping.
+                one, other = (_NOTHING if raw(each) is None else each for each in (one, other))
             if not _is_setting(path, one, other):
                 yield self._failure(f"{dotted(path)} would change, which is no setting")
         for path, leaf in new.resolution.touched(changed):
@@ -317,9 +320,6 @@ def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
         return True
     if any(path[: len(own)] == own for own in _MODELS_OWN) and not _HUSKS.isdisjoint(path):
         return True
-    if path[-1] == MODEL_OVERRIDES:
-        # NeMo-RL looks whether there is anything in it: null says the same as an empty mapping.
-        one, other = (_NOTHING if raw(each) is None else each for each in (one, other))
     if one is not _NOTHING and other is not _NOTHING:
         return False
     return _is_all_settings(path[-1], other if one is _NOTHING else one)

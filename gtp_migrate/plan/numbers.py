@@ -76,9 +76,10 @@ class _Speller:
         return str(value)
 
     def _unknown(self, error: TopologyError) -> Refused:
-        off = next((use.model.name for use in self.uses if not use.model.is_on and TP not in use.model.cfg), None)
-        if off is not None:
-            what = f"is for {off}, which has no TP and Megatron switched off"
+        without = next((use.model for use in self.uses if TP not in use.model.cfg), None)
+        if without is not None:
+            why = "this run does not build" if without.is_on else "has Megatron switched off"
+            what = f"is for {without.name}, which has no TP and {why}"
             return Refused(what, "give --tp N, or set TP beside it")
         todo = "correct it and run again"
         if "Unsupported interpolation type" in str(error):

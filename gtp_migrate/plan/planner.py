@@ -27,6 +27,7 @@ from gtp_migrate.plan.stock import Setting, Stock
 from gtp_migrate.problems import Place, Problem
 from gtp_migrate.recipes.interpolation import is_one
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, MODEL_OVERRIDES, KeyPath, dotted
+from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.topology import TopologyError
 
 
@@ -95,6 +96,7 @@ class _Planner:
         self.shadowed = {
             hidden.key: self.by_key[own.key] for layer in self.tree.layers.values() for hidden, own in layer.shadowed
         }
+        self.entries: dict[str, dict[KeyPath, Leaf]] = {}
         self.husks = {need.real for need in needs if isinstance(need, KeepHusk)}
 
     def plan(self) -> Plan:
@@ -149,9 +151,15 @@ class _Planner:
             todo = "remove it, or write it under model_overrides if GTP is wanted"
             self.problems[Problem(setting.entry.place, what, todo)] = None
 
+    def _entries_of(self, recipe: str) -> dict[KeyPath, Leaf]:
+        """The settings of a file, by where they stand in it."""
+        if recipe not in self.entries:
+            self.entries[recipe] = {entry.path: entry for entry in self.tree.layers[recipe].settings}
+        return self.entries[recipe]
+
     def _beside(self, setting: Setting) -> tuple[Setting | None, Setting | None, Setting | None]:
         """Old size, override and typed count of the same axis in the same mapping of the file, this one left out."""
-        entries = {entry.path: entry for entry in self.tree.layers[setting.recipe].settings}
+        entries = self._entries_of(setting.recipe)
         overrides = setting.entry.path[:-1]
 
         def find(path: KeyPath) -> Setting | None:

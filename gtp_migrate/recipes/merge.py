@@ -1,8 +1,7 @@
 """One layer over another, on plain data, as OmegaConf merges for NeMo-RL.
 
 Nothing is changed in place and nothing is copied that stays the same: what two recipes inherit from one file is one
-object
-in both, so that comparing them costs only what differs.
+object in both, so that comparing them costs only what differs.
 
 Source: `merge_with_override` in NeMo-RL (`nemo_rl/utils/config.py`); `BaseContainer._map_merge` in OmegaConf 2.3.
 """

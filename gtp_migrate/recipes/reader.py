@@ -333,8 +333,8 @@ class Reader:
         is_hole = False
         if type(value) is str:
             is_hole = "${" in value
-            if not is_hole and OLD_KEY_TEXT in value:
-                self._mention(event.start_mark)
+            if OLD_KEY_TEXT in value and not (is_hole and key in SETTINGS):
+                self._mention(mark if is_hole else event.start_mark)
         if is_hole or key in PLACED_KEYS:
             path = (*frame.path, key) if frame is not None and key in SETTINGS else ()
             value = Leaf(value, self.source, mark, path)

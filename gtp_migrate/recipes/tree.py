@@ -68,6 +68,7 @@ class Tree:
     _layers_of: dict[tuple[str, str], Layer] = field(default_factory=dict)
     _merged: dict[Any, Merged | RecipeError] = field(default_factory=dict)
     _edited: frozenset[str] = frozenset()
+    _states: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def shown(self, recipe: str) -> str:
         """The recipe's name for people."""
@@ -85,7 +86,10 @@ class Tree:
         """What tells a recipe in this state of the tree from the same one in another: the layers that are edited."""
         if not self._edited:
             return ()
-        return tuple(id(self.layers[layer]) for layer in self.orders[recipe] if layer in self._edited)
+        if recipe not in self._states:
+            edited = (layer for layer in self.orders[recipe] if layer in self._edited)
+            self._states[recipe] = tuple(id(self.layers[layer]) for layer in edited)
+        return self._states[recipe]
 
     def merged(self, recipe: str, other_reading: bool = False) -> Merged:
         """The recipe with all that it inherits, interpolations as they are.
@@ -94,9 +98,17 @@ class Tree:
             RecipeError: its layers cannot be merged.
         """
         known = (recipe, other_reading, self.state(recipe))
-        if known not in self._merged:
-            for layer in self.orders[recipe]:
-                self._merge(layer, other_reading)
+        pending = [recipe]
+        while known not in self._merged:
+            above = [
+                parent
+                for parent in self.parents[pending[-1]]
+                if (parent, other_reading, self.state(parent)) not in self._merged
+            ]
+            if above:
+                pending += above
+            else:
+                self._merge(pending.pop(), other_reading)
         merged = self._merged[known]
         if isinstance(merged, RecipeError):
             raise merged
@@ -160,7 +172,7 @@ class Tree:
             for recipe, layer in self.layers.items()
             if layer.source.real in texts
         }
-        return replace(self, layers={**self.layers, **layers}, _edited=frozenset(layers))
+        return replace(self, layers={**self.layers, **layers}, _edited=frozenset(layers), _states={})
 
 
 def read_tree(

@@ -9,7 +9,7 @@ from gtp_migrate.problems import Place
 from gtp_migrate.recipes.keys import MEGATRON_CFG, KeyPath
 
 #: More than any recipe has: reached only by aliases that multiply.
-_MOST_LANDMARKS = 50_000
+_MOST_LANDMARKS = 100_000
 
 
 @dataclass(frozen=True)
