@@ -247,7 +247,6 @@ def test_a_child_over_a_mapping_that_is_an_interpolation(becomes: Callable[..., 
     becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
 
 
-@pytest.mark.xfail(strict=True, reason="core_faults 3: found by its own place, not by that of what it stands for")
 @pytest.mark.launcher("grpo")
 def test_a_megatron_cfg_that_stands_under_another_name(becomes: Callable[..., Any]) -> None:
     base = (
