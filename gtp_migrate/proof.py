@@ -318,16 +318,17 @@ def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
     of a model made in Python, which are compared model by model."""
     if path[-1] in SETTINGS:
         return True
-    if any(path[: len(own)] == own for own in _MODELS_OWN) and not _HUSKS.isdisjoint(path):
+    is_models_own = any(path[: len(own)] == own for own in _MODELS_OWN)
+    if is_models_own and not _HUSKS.isdisjoint(path):
         return True
     if one is not _NOTHING and other is not _NOTHING:
         return False
-    return _is_all_settings(path[-1], other if one is _NOTHING else one)
+    return _is_all_settings(path[-1], other if one is _NOTHING else one, is_models_own)
 
 
-def _is_all_settings(key: Any, value: Any) -> bool:
-    if key in SETTINGS:
+def _is_all_settings(key: Any, value: Any, is_models_own: bool) -> bool:
+    if key in SETTINGS or (key in _HUSKS and is_models_own):
         return True
     if not isinstance(value, dict) or (not value and key not in _HUSKS):
         return False
-    return key == MEGATRON_CFG_OVERRIDES or all(_is_all_settings(name, inner) for name, inner in value.items())
+    return all(_is_all_settings(name, inner, is_models_own) for name, inner in value.items())

@@ -10,11 +10,6 @@ or where its text is not in the file any more: then it is to be written anew, or
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 

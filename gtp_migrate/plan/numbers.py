@@ -38,7 +38,7 @@ class _Speller:
         try:
             size = self._size()
             fixed = fixed_numbers(uses)
-            number = as_number(setting, fixed)
+            number = as_number(setting, fixed, self.stock)
             interpolation = as_interpolation(setting, size, self.stock)
             is_beside = stands_beside(setting, self.stock)
         except TopologyError as error:

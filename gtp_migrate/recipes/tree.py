@@ -176,7 +176,11 @@ class Tree:
 
 
 def read_tree(
-    surveyed: Survey, around: Iterable[Found], maps: Mapping[str, str] | None = None, more: bool = True
+    surveyed: Survey,
+    around: Iterable[Found],
+    maps: Mapping[str, str] | None = None,
+    more: bool = True,
+    always: Iterable[str] = (),
 ) -> Tree:
     """Reads all recipes that have a layer with a setting, and all their layers.
 
@@ -185,8 +189,9 @@ def read_tree(
         around: files that were not given, but may inherit from those: read and proven, never written.
         maps: folders that stand for others in absolute paths of `defaults:`, as in a container.
         more: look at `around` too.
+        always: given recipes to read whatever they have, by id.
     """
-    return _Reader(maps or {}).read(surveyed, around if more else ())
+    return _Reader(maps or {}).read(surveyed, around if more else (), frozenset(always))
 
 
 class _Reader:
@@ -202,7 +207,7 @@ class _Reader:
         self.broken: dict[str, Problem] = {}
         self.depths: dict[str, int] = {}
 
-    def read(self, surveyed: Survey, around: Iterable[Found]) -> Tree:
+    def read(self, surveyed: Survey, around: Iterable[Found], always: frozenset[str]) -> Tree:
         for file, seen in surveyed.files():
             self.files[file.id] = RecipeFile(file, seen, True, False, surveyed.data.get(file.id, b""))
         ignored = {file.id for file in surveyed.ignored}
@@ -212,7 +217,7 @@ class _Reader:
         self._follow_parents(list(self.files))
         if any(file.glance.old or file.glance.new for file in self.files.values()):
             self._follow_parents([file.id for file in around if self._take_in(file)])
-        recipes = self._concerned()
+        recipes = self._concerned() | (always & self.files.keys())
         for recipe in recipes:
             self._order(recipe)
         return Tree(

@@ -161,9 +161,7 @@ def migrate(tmp_path: Path, launched: Callable[..., dict[str, Content]]) -> Migr
 
 
 @pytest.fixture
-def becomes(
-    migrate: Migrate, tmp_path: Path, launched: Callable[..., dict[str, Content]]
-) -> Callable[..., Ran]:
+def becomes(migrate: Migrate, tmp_path: Path, launched: Callable[..., dict[str, Content]]) -> Callable[..., Ran]:
     """`becomes(before, after, *arguments)`: a run turns the files into `after`, and a second one leaves them so.
 
     Files that `after` does not name stay as they are. By the tests' own reading every recipe must run as before, unless

@@ -242,7 +242,7 @@ def test_literal_adds_in_flow_style(becomes: Becomes) -> None:
             "base.yaml": BASE_WITH_NUMBER,
             "child.yaml": """
                 {defaults: base.yaml, policy: {megatron_cfg: {model_overrides: {tensor_parallel_num_weight_shards: 24}, tensor_model_parallel_size: 8}}}
-                """,  # noqa: E501
+                """,
         },
         "--style",
         "literal",

@@ -269,7 +269,11 @@ MENTIONED = {
     ),
     "a list": (f"policy: {{names: [{OLD}, expert_{OLD}]}}\n", "1:18", ", and 1 more"),
     "a list of overrides": (f"overrides:\n- a.b=1\n- policy.megatron_cfg.model_overrides.{OLD}=3\n", "3:3", ""),
-    "a longer key": (f"policy: {{megatron_cfg: {{model_overrides: {{my_{OLD}: 3, {OLD}_2: 1}}}}}}\n", "1:43", ", and 1 more"),
+    "a longer key": (
+        f"policy: {{megatron_cfg: {{model_overrides: {{my_{OLD}: 3, {OLD}_2: 1}}}}}}\n",
+        "1:43",
+        ", and 1 more",
+    ),
     "a value": (f"policy: {{megatron_cfg: {{model_overrides: {{key: {OLD}}}}}}}\n", "1:48", ""),
     "a dotted key": (f"policy.megatron_cfg.model_overrides.{OLD}: 3\n", "1:1", ""),
 }
@@ -312,7 +316,9 @@ def test_what_no_rule_reaches_is_named(stays: Stays, name: str, target: str) -> 
     assert stays({"a.yaml": content}, "--target", target, "--check", code=1).problems == ran.problems
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if not NAMED[name][0].startswith("policy:") and "policy:" not in NAMED[name][0]])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMED if not NAMED[name][0].startswith("policy:") and "policy:" not in NAMED[name][0]]
+)
 def test_what_no_rule_reaches_stays_beside_a_real_one(migrate: Migrate, name: str) -> None:
     content, place, what = NAMED[name]
     ran = migrate({"a.yaml": content + recipe(f"{OLD}: 3")})
@@ -322,7 +328,9 @@ def test_what_no_rule_reaches_stays_beside_a_real_one(migrate: Migrate, name: st
 
 
 def test_mentions_are_one_line_a_file(migrate: Migrate) -> None:
-    content = "".join(content for content, _, _ in MENTIONED.values() if not content.startswith(("policy", "note", "script")))
+    content = "".join(
+        content for content, _, _ in MENTIONED.values() if not content.startswith(("policy", "note", "script"))
+    )
     many = "".join(f"note{number}: run with {OLD}={number}\n" for number in range(40))
     ran = migrate({"a.yaml": many, "b.yaml": content, "c.yaml": many.replace(OLD, "tensor_size")})
     assert ran.code == 3

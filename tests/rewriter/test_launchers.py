@@ -77,7 +77,9 @@ def test_the_heirs_of_an_ingredient_decide(becomes: Becomes, section: str) -> No
         becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_INTERPOLATION}, proven=False)
     else:
         own = CHILD_WITH_TP + OWN
-        becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_NUMBER, "child.yaml": by(section, own)})
+        becomes(
+            {"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_NUMBER, "child.yaml": by(section, own)}
+        )
 
 
 def test_one_heir_without_resolvers_is_enough(becomes: Becomes) -> None:
@@ -125,7 +127,10 @@ def test_launchers_of_the_nemo_rl_around(migrate: Migrate) -> None:
 #: Without resolvers: what it is, and what it becomes.
 NUMBERS = {
     "the child sets the size": (
-        {"base.yaml": ONLY_TP, "a.yaml": f"defaults: base.yaml\npolicy: {{megatron_cfg: {{model_overrides: {{{OLD}: 3}}}}}}\n"},
+        {
+            "base.yaml": ONLY_TP,
+            "a.yaml": f"defaults: base.yaml\npolicy: {{megatron_cfg: {{model_overrides: {{{OLD}: 3}}}}}}\n",
+        },
         {"a.yaml": f"defaults: base.yaml\npolicy: {{megatron_cfg: {{model_overrides: {{{NEW}: 12}}}}}}\n"},
     ),
     "a tp from another key": (
@@ -137,7 +142,10 @@ NUMBERS = {
         {"a.yaml": "gtp: 3\n" + BASE_WITH_NUMBER},
     ),
     "a size of one under an inherited tp": (
-        {"base.yaml": ONLY_TP, "a.yaml": f"defaults: base.yaml\npolicy: {{megatron_cfg: {{model_overrides: {{{OLD}: 1}}}}}}\n"},
+        {
+            "base.yaml": ONLY_TP,
+            "a.yaml": f"defaults: base.yaml\npolicy: {{megatron_cfg: {{model_overrides: {{{OLD}: 1}}}}}}\n",
+        },
         {"a.yaml": f"defaults: base.yaml\npolicy: {{megatron_cfg: {{model_overrides: {{{NEW}: 4}}}}}}\n"},
     ),
     "a merge key with another tp": (
@@ -145,11 +153,18 @@ NUMBERS = {
         {"a.yaml": TEACHER.replace(f"{OLD}: 3", f"{NEW}: 6") + f"    model_overrides:\n      {NEW}: 24\n"},
     ),
     "an overridden section": (
-        {"base.yaml": BASE, "a.yaml": "defaults: base.yaml\npolicy:\n  _override_: true\n" + CHILD_WITH_TP.split("policy:\n")[1]},
+        {
+            "base.yaml": BASE,
+            "a.yaml": "defaults: base.yaml\npolicy:\n  _override_: true\n" + CHILD_WITH_TP.split("policy:\n")[1],
+        },
         {"base.yaml": BASE_WITH_NUMBER},
     ),
     "a parent reached twice": (
-        {"base.yaml": BASE, "left.yaml": "defaults: base.yaml\na: 1\n", "both.yaml": "defaults: [left.yaml, base.yaml]\n"},
+        {
+            "base.yaml": BASE,
+            "left.yaml": "defaults: base.yaml\na: 1\n",
+            "both.yaml": "defaults: [left.yaml, base.yaml]\n",
+        },
         {"base.yaml": BASE_WITH_NUMBER},
     ),
 }

@@ -121,7 +121,9 @@ def test_what_omegaconf_does_not_load_is_said(migrate: Migrate, tmp_path, odd: s
         assert ran.problems
 
 
-@pytest.mark.parametrize("value", ["1" * 5_000, "!!int abc", "!!float x", "!!bool maybe", "!thing 2", "!!timestamp foo"])
+@pytest.mark.parametrize(
+    "value", ["1" * 5_000, "!!int abc", "!!float x", "!!bool maybe", "!thing 2", "!!timestamp foo"]
+)
 def test_an_odd_size(stays: Stays, value: str) -> None:
     ran = stays({"a.yaml": FINE.replace(f"{OLD}: 2", f"{OLD}: {value}")})
     assert len(ran.problems) == 1
@@ -143,11 +145,13 @@ def test_a_chain_of_1200_defaults(migrate: Migrate) -> None:
 @pytest.mark.parametrize(
     "bomb",
     [
-        "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+        "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
         "a0: &a0 {k: 1}\n"
         + "".join(f"a{n}: &a{n} {{{', '.join(f'k{i}: *a{n - 1}' for i in range(9))}}}\n" for n in range(1, 10)),
         "a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 30)),
-        "a0: xxxxxxxxx\n" + "".join(f"a{n}: '{'${a' + str(n - 1) + '}'}{'${a' + str(n - 1) + '}'}'\n" for n in range(1, 60)),
+        "a0: xxxxxxxxx\n"
+        + "".join(f"a{n}: '{'${a' + str(n - 1) + '}'}{'${a' + str(n - 1) + '}'}'\n" for n in range(1, 60)),
     ],
     ids=["lists", "mappings", "merges", "strings"],
 )

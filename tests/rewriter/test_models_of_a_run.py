@@ -78,7 +78,9 @@ TEACHERS = {
 }
 
 
-@pytest.mark.parametrize("policy", ["{gtp_weight_remat_size: 3}", "{masked_softmax_fusion: false, gtp_weight_remat_size: 3}"])
+@pytest.mark.parametrize(
+    "policy", ["{gtp_weight_remat_size: 3}", "{masked_softmax_fusion: false, gtp_weight_remat_size: 3}"]
+)
 @pytest.mark.parametrize("name", TEACHERS)
 def test_teachers(becomes_something: Becomes, name: str, policy: str) -> None:
     aliases = "math code" if name == "several" else "math"
@@ -135,7 +137,9 @@ def test_other_algorithms_have_no_such_teachers(migrate: Migrate, section: str) 
 
 @pytest.mark.parametrize("switch", ["  enabled: true\n", "    enabled: true\n"])
 def test_teachers_that_are_switched_off(migrate: Migrate, switch: str) -> None:
-    text = opd("default_teacher_cfg: {tensor_model_parallel_size: 8}").replace(switch, switch.replace("true", "false"), 1)
+    text = opd("default_teacher_cfg: {tensor_model_parallel_size: 8}").replace(
+        switch, switch.replace("true", "false"), 1
+    )
     ran = migrate({"a.yaml": text}, *B)
     assert (ran.code, ran.files["a.yaml"]) == (0, policy_b(text)), ran.stderr
 
@@ -165,7 +169,9 @@ def test_ways_of_making_a_teacher_for_which_no_number_is_right(stays: Stays) -> 
 @pytest.mark.parametrize("target", [B, C])
 def test_a_child_with_teachers_over_a_base_without(becomes_something: Becomes, target: tuple[str, str]) -> None:
     base = "grpo: {a: 1}\npolicy:\n  megatron_cfg:\n    tensor_model_parallel_size: 4\n    model_overrides:\n      gtp_weight_remat_size: 3\n"
-    child = "defaults: base.yaml\n" + opd("default_teacher_cfg: {tensor_model_parallel_size: 2}").partition("policy:")[2]
+    child = (
+        "defaults: base.yaml\n" + opd("default_teacher_cfg: {tensor_model_parallel_size: 2}").partition("policy:")[2]
+    )
     child = "defaults: base.yaml\non_policy_distillation" + child.partition("on_policy_distillation")[2]
     ran = becomes_something({"base.yaml": base, "child.yaml": child}, *target)
     assert f"{COUNT}: 6" in str(ran.files["child.yaml"])
@@ -204,7 +210,10 @@ GENERATIONS = {
     "an old null of its own": "{tensor_model_parallel_size: 8, model_overrides: {b: 1}}",
     "another ETP": "{expert_tensor_parallel_size: 2, expert_model_parallel_size: 1}",
 }
-OVERRIDES = ["{gtp_weight_remat_size: 2}", "{masked_softmax_fusion: false, gtp_weight_remat_size: 2, expert_gtp_weight_remat_size: 3}"]
+OVERRIDES = [
+    "{gtp_weight_remat_size: 2}",
+    "{masked_softmax_fusion: false, gtp_weight_remat_size: 2, expert_gtp_weight_remat_size: 3}",
+]
 
 
 @pytest.mark.parametrize("overrides", OVERRIDES)
@@ -216,15 +225,15 @@ def test_generation_of_its_own(becomes_something: Becomes, name: str, overrides:
 
 @pytest.mark.parametrize("own", ["{}", "null", "{buffer_size_gb: 20}", "{tensor_model_parallel_size: 2}"])
 @pytest.mark.parametrize("section", ["grpo", "distillation"])
-def test_colocated_generation_with_the_same_sizes_is_no_model(becomes_something: Becomes, own: str, section: str) -> None:
+def test_colocated_generation_with_the_same_sizes_is_no_model(
+    becomes_something: Becomes, own: str, section: str
+) -> None:
     ran = becomes_something({"a.yaml": generating(own, colocated=True, section=section)}, *B)
     assert "generation" not in {row[1] for row in rows(ran.stderr)}
 
 
 @pytest.mark.parametrize("section", ["grpo", "distillation"])
-@pytest.mark.parametrize(
-    "own", ["{tensor_model_parallel_size: 8}", "{tensor_model_parallel_size: 1}"]
-)
+@pytest.mark.parametrize("own", ["{tensor_model_parallel_size: 8}", "{tensor_model_parallel_size: 1}"])
 def test_a_copy_of_another_tp_is_left_and_said(stays: Stays, own: str, section: str) -> None:
     ran = stays({"a.yaml": generating(own, colocated=True, section=section)}, *B)
     assert len(ran.problems) == 1
@@ -247,7 +256,8 @@ def test_a_copy_that_the_runs_pin(migrate: Migrate, own: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "colocated"), [("ppo", True), ("ppo", False), ("sft", True), ("dpo", False), ("rm", True), ("distillation", False)]
+    ("section", "colocated"),
+    [("ppo", True), ("ppo", False), ("sft", True), ("dpo", False), ("rm", True), ("distillation", False)],
 )
 def test_algorithms_that_do_not_generate_so(migrate: Migrate, section: str, colocated: bool) -> None:
     text = generating("{tensor_model_parallel_size: 8}", colocated=colocated, section=section)

@@ -44,8 +44,10 @@ def right(migrate: Migrate, tmp_path: Path) -> Callable[..., Ran]:
 MODEL = "{{<<: *S, tensor_model_parallel_size: {tp}}}"
 ONE_SHELF = f"shelf: &S {{model_overrides: {{{OLD}: 3, a: 1}}}}\n"
 SHELVES = {
-    "two TPs": ONE_SHELF + f"policy: {{megatron_cfg: {MODEL.format(tp=4)}}}\nteacher: {{megatron_cfg: {MODEL.format(tp=8)}}}\n",
-    "one TP": ONE_SHELF + f"policy: {{megatron_cfg: {MODEL.format(tp=4)}}}\nteacher: {{megatron_cfg: {MODEL.format(tp=4)}}}\n",
+    "two TPs": ONE_SHELF
+    + f"policy: {{megatron_cfg: {MODEL.format(tp=4)}}}\nteacher: {{megatron_cfg: {MODEL.format(tp=8)}}}\n",
+    "one TP": ONE_SHELF
+    + f"policy: {{megatron_cfg: {MODEL.format(tp=4)}}}\nteacher: {{megatron_cfg: {MODEL.format(tp=4)}}}\n",
     "a TP on the shelf": (
         f"shelf: &S {{tensor_model_parallel_size: 2, model_overrides: {{{OLD}: 3}}}}\n"
         f"policy: {{megatron_cfg: *S}}\nteacher: {{megatron_cfg: {MODEL.format(tp=8)}}}\n"
@@ -87,7 +89,9 @@ def test_a_child_of_a_shelf(right: Callable[..., Ran]) -> None:
 # -- hidden ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("own", "target"), [(f"{{{NEW}: 12}}", B), ("{a: 1}", B), ("null", B), ("{a: 1}", C), ("null", C)])
+@pytest.mark.parametrize(
+    ("own", "target"), [(f"{{{NEW}: 12}}", B), ("{a: 1}", B), ("null", B), ("{a: 1}", C), ("null", C)]
+)
 def test_overrides_that_hide_those_of_a_shelf(stays: Stays, own: str, target: tuple[str, str]) -> None:
     """The shelf's key reaches no model: it is named, and stays."""
     text = (
@@ -131,11 +135,16 @@ def test_an_interpolation_that_is_hidden(stays: Stays) -> None:
 # -- read two ways -----------------------------------------------------------------------------------------
 
 
-def merged(*, sizes: tuple[int, int] = (3, 3), tps: tuple[int, int] = (2, 4), own: str = "", how: str = "<<: [*A, *B]") -> str:
-    return "".join(
-        f"{name.lower()}: &{name} {{tensor_model_parallel_size: {tp}, model_overrides: {{{OLD}: {size}}}}}\n"
-        for name, size, tp in zip("AB", sizes, tps, strict=True)
-    ) + f"policy:\n  megatron_cfg:\n    {how}\n{own}"
+def merged(
+    *, sizes: tuple[int, int] = (3, 3), tps: tuple[int, int] = (2, 4), own: str = "", how: str = "<<: [*A, *B]"
+) -> str:
+    return (
+        "".join(
+            f"{name.lower()}: &{name} {{tensor_model_parallel_size: {tp}, model_overrides: {{{OLD}: {size}}}}}\n"
+            for name, size, tp in zip("AB", sizes, tps, strict=True)
+        )
+        + f"policy:\n  megatron_cfg:\n    {how}\n{own}"
+    )
 
 
 def test_a_merge_list_without_a_clash(right: Callable[..., Ran]) -> None:
@@ -159,7 +168,9 @@ def test_a_tp_that_is_read_two_ways(migrate: Migrate, section: str, style: str) 
     )
     ran = migrate({"a.yaml": text}, *B, "--style", style)
     if section and style != "literal":
-        assert (ran.code, f"{NEW}: ${{mul:3,${{..tensor_model_parallel_size}}}}" in ran.files["a.yaml"]) == (0, True), ran.stderr
+        assert (ran.code, f"{NEW}: ${{mul:3,${{..tensor_model_parallel_size}}}}" in ran.files["a.yaml"]) == (0, True), (
+            ran.stderr
+        )
     else:
         assert (ran.code, ran.files["a.yaml"]) == (3, text)
         assert "PyYAML 6.0.3 and 6.0.4 read differently" in ran.problems[0]
@@ -191,7 +202,9 @@ REFERENCES = [
 
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("target", [B, C])
-def test_overrides_that_something_refers_to(migrate: Migrate, tmp_path: Path, reference: str, target: tuple[str, str]) -> None:
+def test_overrides_that_something_refers_to(
+    migrate: Migrate, tmp_path: Path, reference: str, target: tuple[str, str]
+) -> None:
     """What resolved resolves, or the file is left and said: never a run that dies at its start."""
     text = HUSK + reference
     write_files(tmp_path / "before", {"a.yaml": text})
@@ -219,7 +232,9 @@ def test_an_old_key_that_something_refers_to(stays: Stays, reference: str, child
     """By its name or by a computed one, from wherever it is."""
     files = {"a.yaml": HUSK, "b.yaml": "defaults: a.yaml\n" + reference} if child else {"a.yaml": HUSK + reference}
     ran = stays(files, *B)
-    assert any("refers to an old key" in line or "no longer resolve" in line or "mentions" in line for line in ran.problems)
+    assert any(
+        "refers to an old key" in line or "no longer resolve" in line or "mentions" in line for line in ran.problems
+    )
 
 
 # -- a typed null ------------------------------------------------------------------------------------------
