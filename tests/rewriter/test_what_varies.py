@@ -166,6 +166,16 @@ def test_all_resolvers_of_nemo_rl(becomes: Callable[..., Any]) -> None:
     becomes({"a.yaml": before}, {"a.yaml": before.replace("gtp_weight_remat_size: ${mul:3,${max:1,2}}", new)})
 
 
+@pytest.mark.parametrize(
+    ("size", "tp", "shards"),
+    [("${max:1,3}", "2", 6), ("${mul:3,2}", "4", 24), ("${add:1,2}", "${add:1,2}", 9), ("2", "${mul:3,${max:2,1}}", 12)],
+)
+def test_the_numbers_of_resolvers(becomes: Callable[..., Any], size: str, tp: str, shards: int) -> None:
+    before = recipe(size, f"tensor_model_parallel_size: {tp}")
+    after = before.replace(f"gtp_weight_remat_size: {size}", f"tensor_parallel_num_weight_shards: {shards}")
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--style", "literal")
+
+
 SUB = recipe("${sub:5,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${mul:1,3}}")
 #: As newer ones register them.
 WITH_SUB = """\
@@ -197,6 +207,8 @@ def test_the_resolvers_of_the_nemo_rl_around(migrate: Callable[..., Any]) -> Non
     assert ran.code == 0, ran.stderr
     new = "tensor_parallel_num_weight_shards: ${mul:${sub:5,${max:1,2}},${..tensor_model_parallel_size}}"
     assert new in ran.files["a.yaml"]
+    literal = migrate(files, "--style", "literal")
+    assert "tensor_parallel_num_weight_shards: 12" in literal.files["a.yaml"]
 
 
 @pytest.mark.launcher("grpo")
