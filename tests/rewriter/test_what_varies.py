@@ -168,7 +168,12 @@ def test_all_resolvers_of_nemo_rl(becomes: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "tp", "shards"),
-    [("${max:1,3}", "2", 6), ("${mul:3,2}", "4", 24), ("${add:1,2}", "${add:1,2}", 9), ("2", "${mul:3,${max:2,1}}", 12)],
+    [
+        ("${max:1,3}", "2", 6),
+        ("${mul:3,2}", "4", 24),
+        ("${add:1,2}", "${add:1,2}", 9),
+        ("2", "${mul:3,${max:2,1}}", 12),
+    ],
 )
 def test_the_numbers_of_resolvers(becomes: Callable[..., Any], size: str, tp: str, shards: int) -> None:
     before = recipe(size, f"tensor_model_parallel_size: {tp}")
