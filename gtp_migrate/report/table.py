@@ -15,6 +15,7 @@ from gtp_migrate.outcome import Outcome
 from gtp_migrate.plan.planner import Planned
 from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.keys import dotted
+from gtp_migrate.report.words import count, done
 from gtp_migrate.runs.layout import Layout
 from gtp_migrate.streams import safe_text
 
@@ -42,23 +43,23 @@ def make_console() -> Console:
     return Console(stderr=True, width=width, soft_wrap=False, highlight=False, emoji=False)
 
 
-def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verbosity) -> None:
+def print_summary(console: Console, outcome: Outcome, verbosity: Verbosity, *, has_problems: bool = True) -> None:
     """
     Args:
         console: where to.
         outcome: of the run.
-        done: what became of the changes: `migrated`, `would be migrated`.
         verbosity: quiet prints the problems alone.
+        has_problems: print the problems; false where they have been said in another way.
     """
     if verbosity > Verbosity.QUIET:
         if outcome.changes:
             _print_changes(console, outcome.changes, verbosity)
         _print_layouts(console, _layouts(outcome), verbosity)
-    for line in _problems(outcome.problems, verbosity):
+    for line in _problems(outcome.problems, verbosity) if has_problems else ():
         console.print(line, style="red", markup=False, soft_wrap=True)
     if verbosity > Verbosity.QUIET:
         _print_notes(console, outcome, verbosity)
-        _print_end(console, outcome, done)
+        _print_end(console, outcome)
 
 
 def _problems(problems: list[Problem], verbosity: Verbosity) -> Iterator[str]:
@@ -169,20 +170,16 @@ def _text(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _print_end(console: Console, outcome: Outcome, done: str) -> None:
+def _print_end(console: Console, outcome: Outcome) -> None:
     if outcome.choice and (outcome.changes or outcome.problems):
         console.print(f"Form: {outcome.choice.target.value} ({outcome.choice.why})", markup=False, soft_wrap=True)
     if outcome.changes:
         settings, files = len(outcome.changes), len(outcome.edited)
         console.print(
-            f"{_count(settings, 'setting')} in {_count(files, 'file')} {done}; "
-            f"{_count(len(outcome.proven), 'recipe')} proven to train with the same topology."
+            f"{count(settings, 'setting')} in {count(files, 'file')} {done(outcome)}; "
+            f"{count(len(outcome.proven), 'recipe')} proven to train with the same topology."
         )
     elif not outcome.problems:
-        console.print(f"Nothing to migrate in {_count(outcome.files, 'file')}.")
+        console.print(f"Nothing to migrate in {count(outcome.files, 'file')}.")
     if outcome.problems:
-        console.print(f"{_count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is.")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+        console.print(f"{count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is.")
