@@ -24,14 +24,15 @@ def show_progress(quiet: bool) -> Iterator[Progress]:
         with _bar() as show:
             yield show
     else:
-        yield lines(time.monotonic)
+        yield lines(time.monotonic, lambda line: print(line, file=sys.stderr, flush=True))
 
 
-def lines(clock: Callable[[], float]) -> Progress:
+def lines(clock: Callable[[], float], say: Callable[[str], None]) -> Progress:
     """Progress as lines, for a log.
 
     Args:
         clock: seconds.
+        say: prints a line.
     """
     said = clock()
 
@@ -40,7 +41,7 @@ def lines(clock: Callable[[], float]) -> Progress:
         if clock() - said >= _BETWEEN_LINES:
             said = clock()
             how_far = f" {done:,} of {total:,}" if total else f" {done:,}" if done else ""
-            print(f"{what}{how_far} …", file=sys.stderr, flush=True)
+            say(f"{what}{how_far} …")
 
     return show
 
