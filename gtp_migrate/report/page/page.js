@@ -94,11 +94,11 @@
       make("p", { class: "hint" }, make("a", { href: "#recipe=" + encodeURIComponent(run.recipe) }, "Link to this recipe")),
     ];
     if (run.problems.length) {
-      parts.push(make("h3", {}, "Needs a person"), make("ul", { class: "problems" }, ...run.problems.map((number) => {
+      parts.push(make("h3", {}, "Needs a person"), make("div", { class: "problems" }, make("ul", {}, ...run.problems.map((number) => {
         const problem = data.problems[number];
-        return make("li", {}, make("code", { class: "place" }, placeOf(problem)), make("span", {}, problem.what),
+        return make("li", {}, make("code", { class: "place" }, placeOf(problem)), make("span", {}, problem.what), " ",
           make("span", { class: "todo" }, problem.todo));
-      })));
+      }))));
     }
     parts.push(make("h3", {}, "Where it comes from"), inheritance(run));
     run.models.forEach((model) => {
@@ -121,10 +121,10 @@
     for (const model of run.models) {
       for (const [size, place] of Object.entries(model.from)) {
         if (!place) continue;
-        const known = tags.get(place.path) || tags.set(place.path, new Map()).get(place.path);
+        const known = tags.get(place.path) || tags.set(place.path, new Set()).get(place.path);
         const value = model.before && model.before[size] !== "open" && model.before[size] !== null ? " " + model.before[size] : "";
         const whose = run.models.length > 1 ? ` of ${model.name}` : "";
-        known.set(`${NAMES[size]}${value}${whose}: line ${place.line}`, true);
+        known.add(`${NAMES[size]}${value}${whose}: line ${place.line}`);
       }
     }
     const changed = new Set(run.changed);
@@ -135,8 +135,8 @@
       return make("li", {},
         make("code", {}, make("bdi", {}, path)),
         line ? make("span", { class: "hint" }, ` by defaults: in line ${line}`) : null,
-        changed.has(path) ? make("span", { class: "tag new" }, "changed") : null,
-        ...[...(tags.get(path) || new Map()).keys()].map((text) => make("span", { class: "tag" }, text)),
+        ...(changed.has(path) ? [" ", make("span", { class: "tag new" }, "changed")] : []),
+        ...[...(tags.get(path) || [])].flatMap((text) => [" ", make("span", { class: "tag" }, text)]),
         parents.length ? make("ul", {}, ...parents.map((parent) => item(parent, inner, file.defaults.line))) : null);
     }
     const own = run.layers.length ? run.layers[run.layers.length - 1] : run.recipe;
@@ -144,18 +144,13 @@
   }
 
   function diff(file) {
-    const line = (side, old) => {
-      const kind = old ? "old" : "new";
-      if (!side) return [make("td", { class: "line" }), make("td")];
-      return (isChanged) => [
-        make("td", { class: "line" + (isChanged ? " " + kind : "") }, String(side.line)),
-        make("td", { class: isChanged ? kind : null },
-          ...side.pieces.map((piece, number) => (number % 2 ? make(old ? "del" : "ins", {}, piece) : piece))),
+    const cells = (side, isOld, isChanged) => {
+      const kind = side && isChanged ? (isOld ? "old" : "new") : null;
+      const pieces = side ? side.pieces : [];
+      return [
+        make("td", { class: kind ? `line ${kind}` : "line" }, side ? String(side.line) : ""),
+        make("td", { class: kind }, ...pieces.map((piece, n) => (n % 2 ? make(isOld ? "del" : "ins", {}, piece) : piece))),
       ];
-    };
-    const cells = (side, old, isChanged) => {
-      const made = line(side, old);
-      return typeof made === "function" ? made(isChanged) : made;
     };
     return make("table", { class: "diff" },
       make("caption", {}, make("code", {}, make("bdi", {}, file.path))),
@@ -197,14 +192,14 @@
   function groupsOf(layout, rank) {
     const perNode = layout.gpus_per_node || layout.ranks;
     const at = (dimensions, name) => dimensions.find((dimension) => dimension.name === name);
-    const one = (dimensions, name) => `${digit(rank, at(dimensions, name))} of ${at(dimensions, name).size}`;
+    const one = (dimensions, name) => `${digit(rank, at(dimensions, name))} (${at(dimensions, name).size} in all)`;
     const { dense, expert } = layout;
     const lane = digit(rank, at(dense, "copies")) * at(dense, "GTP").size + digit(rank, at(dense, "GTP"));
     const parts = [[`rank ${rank}: node ${Math.floor(rank / perNode)}, GPU ${rank % perNode}`, null], ["Dense weights", [
       ["TP group", list(group(dense, ["TP"], rank))],
       ["GTP peers", list(group(dense, ["GTP"], rank))],
       ["copy", `${one(dense, "copies")}: ranks ${list(group(dense, VIEWS.dense.whole, rank))}`],
-      ["data lane", `${lane} of ${at(dense, "copies").size * at(dense, "GTP").size}`],
+      ["data lane", `${lane} (${at(dense, "copies").size * at(dense, "GTP").size} in all)`],
       ...(layout.cp > 1 ? [["CP group", list(group(dense, ["CP"], rank))]] : []),
       ...(layout.pp > 1 ? [["pipeline stage", `${one(dense, "PP")}: ranks ${list(group(dense, ["PP"], rank))}`]] : []),
     ]]];
@@ -390,6 +385,7 @@
     window.addEventListener("hashchange", follow);
     // A reload keeps what was typed.
     filter();
-    follow();
+    // The browser's own way to the row ends when all is loaded.
+    window.addEventListener("load", follow);
   }
 })();
