@@ -32,21 +32,30 @@
   });
   const byBody = new Map(rows.map((row) => [row.body, row]));
 
+  // As many as a browser lays out at once; more where somebody asks.
+  const most = table ? Number(table.dataset.most) : 0;
+  let limit = most;
+  let order = rows;
+
   function filter() {
     const words = document.getElementById("words").value.toLowerCase().split(/\s+/).filter(Boolean);
     const state = document.getElementById("state").value;
     const gtp = document.getElementById("gtp").checked;
     const unfit = document.getElementById("unfit").checked;
-    let shown = 0;
-    for (const row of rows) {
+    let found = 0;
+    for (const row of order) {
       const fits = words.every((word) => row.text.includes(word)) && (!state || row.run.state === state)
         && (!gtp || row.hasGtp) && (!unfit || row.isUnfit);
-      if (row.body.hidden === fits) row.body.hidden = !fits;
-      shown += fits;
+      found += fits;
+      const isShown = fits && found <= limit;
+      if (row.body.hidden === isShown) row.body.hidden = !isShown;
     }
-    const all = rows.length.toLocaleString("en");
-    document.getElementById("shown").textContent =
-      shown === rows.length ? `${all} run${shown === 1 ? "" : "s"}` : `${shown.toLocaleString("en")} of ${all} runs`;
+    const count = (number) => number.toLocaleString("en");
+    const runs = `${count(rows.length)} run${rows.length === 1 ? "" : "s"}`;
+    document.getElementById("shown").textContent = found === rows.length ? runs : `${count(found)} of ${runs}`;
+    const more = document.getElementById("more");
+    more.hidden = found <= limit;
+    more.textContent = `Show all ${count(found)} (${count(Math.min(limit, found))} are shown)`;
   }
 
   const STATES = ["not proven", "left", "proven", "same"];
@@ -74,7 +83,9 @@
       if (a.key === Infinity || b.key === Infinity) return a.key === Infinity ? 1 : -1;
       return (a.key < b.key ? -1 : 1) * (down ? -1 : 1);
     });
-    table.append(...keyed.map(({ row }) => row.body));
+    order = keyed.map(({ row }) => row);
+    table.append(...order.map((row) => row.body));
+    filter();
   }
 
   function toggle(body, open) {
@@ -356,12 +367,29 @@
       all.textContent = open ? "Close all" : "Open all";
     });
   }
+  const settings = document.querySelector(".all-settings");
+  const code = (text) => make("code", {}, make("bdi", {}, text));
+  function fillSettings() {
+    const body = settings.querySelector("tbody");
+    if (body.rows.length || !settings.open) return;
+    body.append(...data.settings.map((each) => make("tr", {}, ...[
+      make("code", { class: "place" }, placeOf(each)), make("bdi", {}, each.mapping), code(each.old), code(each.new),
+      make("bdi", {}, each.parallel)].map((cell) => make("td", {}, cell)))));
+  }
+  if (settings) {
+    settings.addEventListener("toggle", fillSettings);
+    fillSettings();
+  }
   let openedToPrint = [];
   window.addEventListener("beforeprint", () => {
     openedToPrint = details.filter((node) => !node.open).slice(0, 300);
     for (const node of openedToPrint) { fill(node); node.open = true; }
+    if (table) { limit = Infinity; filter(); }
   });
-  window.addEventListener("afterprint", () => { for (const node of openedToPrint) node.open = false; });
+  window.addEventListener("afterprint", () => {
+    for (const node of openedToPrint) node.open = false;
+    if (table) { limit = most; filter(); }
+  });
 
   function follow() {
     let hash;
@@ -375,7 +403,10 @@
   }
 
   if (table) {
-    for (const id of ["words", "state", "gtp", "unfit"]) document.getElementById(id).addEventListener("input", filter);
+    for (const id of ["words", "state", "gtp", "unfit"]) {
+      document.getElementById(id).addEventListener("input", () => { limit = most; filter(); });
+    }
+    document.getElementById("more").addEventListener("click", () => { limit = Infinity; filter(); });
     document.querySelector(".filter").addEventListener("submit", (event) => event.preventDefault());
     table.addEventListener("click", (event) => {
       const button = event.target.closest("button");
