@@ -16,6 +16,9 @@
     return node;
   }
 
+  // A name that may be broken where it has joints.
+  const soft = (text) => text.split(/(?<=[/._])/).flatMap((part, n) => (n ? [make("wbr"), part] : [part]));
+
   // -- the table: filter, sort, open ------------------------------------------------------------
 
   const table = document.getElementById("table");
@@ -95,7 +98,8 @@
     if (open === isOpen) return;
     button.setAttribute("aria-expanded", String(!isOpen));
     if (details) details.hidden = isOpen;
-    else body.append(make("tr", { class: "details" }, make("td", { colspan: "15" }, ...detailsOf(byBody.get(body).run))));
+    else body.append(make("tr", { class: "details" }, make("td", { colspan: "15" },
+      make("div", { class: "panel" }, ...detailsOf(byBody.get(body).run)))));
   }
 
   // -- one recipe -------------------------------------------------------------------------------
@@ -368,13 +372,13 @@
     });
   }
   const settings = document.querySelector(".all-settings");
-  const code = (text) => make("code", {}, make("bdi", {}, text));
+  const code = (text) => make("code", {}, make("bdi", {}, ...soft(text)));
   function fillSettings() {
     const body = settings.querySelector("tbody");
     if (body.rows.length || !settings.open) return;
     body.append(...data.settings.map((each) => make("tr", {}, ...[
-      make("code", { class: "place" }, placeOf(each)), make("bdi", {}, each.mapping), code(each.old), code(each.new),
-      make("bdi", {}, each.parallel)].map((cell) => make("td", {}, cell)))));
+      code(placeOf(each)), make("bdi", {}, ...soft(each.mapping)), code(each.old), code(each.new),
+      make("bdi", {}, ...soft(each.parallel))].map((cell) => make("td", {}, cell)))));
   }
   if (settings) {
     settings.addEventListener("toggle", fillSettings);
