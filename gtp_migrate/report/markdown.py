@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gtp_migrate.forms import Mode
 from gtp_migrate.outcome import ModelOutcome, Outcome, RunOutcome
@@ -34,34 +34,41 @@ def markdown_report(outcome: Outcome, base: str) -> str:
         outcome: of the run.
         base: the folder that the names in the diff are relative to.
     """
-    parts = [
-        f"### gtp-migrate: {_prose(headline(outcome))}\n\n{_prose(verdict(outcome))}\n",
-        *_person(outcome),
-        *_runs(outcome),
-        *_settings(outcome),
-        *_how(outcome),
-    ]
-    text = ""
-    for part in parts:
-        if len(text) + len(part) > _LONGEST:
-            text += "\n…and more than a description holds: see the page (`--report report.html`).\n"
-            return text
-        text += "\n" + part if text else part
-    return text + _diffs(outcome, base, _LONGEST - len(text))
+    head = f"### gtp-migrate: {_prose(headline(outcome))}\n\n{_prose(verdict(outcome))}\n"
+    tail = _how(outcome)
+    room = _LONGEST - len(head) - len(tail)
+    parts = [head]
+    for title, header, lines in (_person(outcome), _runs(outcome), _settings(outcome)):
+        if lines:
+            # What comes later has less to say that is not said already.
+            parts.append(_section(title, header, lines, room * 2 // 3))
+            room -= len(parts[-1])
+    return "\n".join([*parts, tail, *_diffs(outcome, base, room)])
 
 
-def _person(outcome: Outcome) -> Iterator[str]:
-    if outcome.problems:
-        lines = [f"- {_place(each.place)}: {_prose(each.what)}; {_prose(each.todo)}\n" for each in outcome.problems]
-        yield _folded(f"Needs a person ({len(lines):,})", "".join(lines), is_open=len(lines) <= _FOLDED)
+_Section = tuple[str, str, list[str]]
 
 
-def _runs(outcome: Outcome) -> Iterator[str]:
+def _section(title: str, header: str, lines: list[str], room: int) -> str:
+    """A part with as many lines as there is room for, folded where they are many."""
+    kept = list(lines)
+    while kept and sum(map(len, kept)) > room:
+        kept = kept[: len(kept) * 9 // 10]
+    left = len(lines) - len(kept)
+    more = f"\n…and {left:,} more than a description holds: see the page (`--report report.html`)\n" if left else ""
+    return _folded(f"{title} ({len(lines):,})", header + "".join(kept) + more, is_open=len(lines) <= _FOLDED)
+
+
+def _person(outcome: Outcome) -> _Section:
+    lines = [f"- {_place(each.place)}: {_prose(each.what)}; {_prose(each.todo)}\n" for each in outcome.problems]
+    return "Needs a person", "", lines
+
+
+def _runs(outcome: Outcome) -> _Section:
+    """A line a run, of one line a model."""
+    header = ("recipe", "", "model", "TP · ETP · GTP · expert GTP", "GPUs", "copies", "data lanes", "fit")
     runs = [run for run in outcome.runs if run.is_given or run.changed]
-    rows = [row for run in runs for row in _rows(outcome, run)]
-    if rows:
-        header = ("recipe", "", "model", "TP · ETP · GTP · expert GTP", "GPUs", "copies", "data lanes", "fit")
-        yield _folded(f"Runs ({len(runs):,})", _table(header, rows), is_open=len(rows) <= _FOLDED)
+    return "Runs", _header(header), ["".join(map(_line, _rows(outcome, run))) for run in runs]
 
 
 def _rows(outcome: Outcome, run: RunOutcome) -> Iterator[tuple[str, ...]]:
@@ -94,31 +101,29 @@ def _sizes(sizes: Topology, is_open: frozenset[str]) -> str:
     return " · ".join("?" if size is None else str(size) for size in known)
 
 
-def _settings(outcome: Outcome) -> Iterator[str]:
+def _settings(outcome: Outcome) -> _Section:
+    header = ("where", "in", "old", "new", "TP or ETP, and where it comes from")
     rows = [
         (_place(each.place), _code(dotted(each.mapping)), _code(each.old), _code(each.new), _prose(each.parallel))
         for each in sorted(outcome.changes, key=lambda change: change.place)
     ]
-    if rows:
-        header = ("where", "in", "old", "new", "TP or ETP, and where it comes from")
-        yield _folded(f"Settings ({len(rows):,})", _table(header, rows), is_open=len(rows) <= _FOLDED)
+    return "Settings", _header(header), list(map(_line, rows))
 
 
-def _how(outcome: Outcome) -> Iterator[str]:
+def _how(outcome: Outcome) -> str:
     lines = []
     if outcome.command:
         lines.append(f"Command: {_code(shlex.join(outcome.command))}")
     if outcome.choice:
         lines.append(f"Form: {_prose(outcome.choice.target.value)} ({_prose(outcome.choice.why)})")
     lines += [_prose(note) for note in outcome.notes]
-    if lines:
-        yield "".join(f"- {line}\n" for line in lines)
+    return "".join(f"- {line}\n" for line in lines)
 
 
-def _diffs(outcome: Outcome, base: str, room: int) -> str:
+def _diffs(outcome: Outcome, base: str, room: int) -> Iterator[str]:
     """As many files as there is room for."""
     if not outcome.edited:
-        return ""
+        return
     shown: list[str] = []
     for file in unified_diff(outcome.edited, base):
         lines = file.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
@@ -133,16 +138,19 @@ def _diffs(outcome: Outcome, base: str, room: int) -> str:
     body = "".join(shown)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
     title = f"{count(len(outcome.edited), 'file')} {done}{more}"
-    return "\n" + _folded(title, f"{fence}diff\n{body}{fence}\n" if shown else "")
+    yield _folded(title, f"{fence}diff\n{body}{fence}\n" if shown else "")
 
 
 def _folded(title: str, body: str, *, is_open: bool = False) -> str:
     return f"<details{' open' if is_open else ''}>\n<summary>{title}</summary>\n\n{body}\n</details>\n"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+def _header(cells: Sequence[str]) -> str:
+    return _line(cells) + _line(["---"] * len(cells))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _place(place: Place) -> str:

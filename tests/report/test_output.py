@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,18 @@ def test_progress_in_a_log() -> None:
         now[0] = float(second)
         show(what, done, total)
     assert said == ["reading 10 …", "proving 1,200 of 3,000 …"]
+
+
+def test_no_description_is_too_long(tmp_path: Path) -> None:
+    """GitHub takes 65,536 characters: what does not fit is counted, part by part, and no part is broken."""
+    write_files(tmp_path, {f"{index:04}-{'long-' * 20}name.yaml": RECIPE for index in range(400)})
+    text = str(run(tmp_path, "--dry-run", "--report", "r.md", ".").files["r.md"])
+    assert 50_000 < len(text) < 65_000
+    assert text.count("<details") == text.count("</details>") == 3
+    assert text.count("```") in (0, 2)
+    assert len(re.findall("…and [0-9]+ more than a description holds", text)) == 2
+    assert "<summary>Runs (400)</summary>" in text
+    assert "\n- Command: `gtp-migrate --dry-run --report r.md .`\n" in text
 
 
 def test_no_template_engine_without_a_page(tmp_path: Path) -> None:
