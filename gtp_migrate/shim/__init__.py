@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import RLock
 
 from gtp_migrate.shim import options
 from gtp_migrate.shim.hooks import INSTALLATION
@@ -20,9 +19,6 @@ from gtp_migrate.shim.reset import reset_weight_shards
 from gtp_migrate.shim.weights import GTPReshardError
 
 __all__ = ["GTPReshardError", "install", "installed", "reset_weight_shards", "uninstall"]
-
-_lock = RLock()
-_INSTALL = "install()"
 
 
 def install(*, allow_gtp_reshard: bool | None = None) -> None:
@@ -34,9 +30,9 @@ def install(*, allow_gtp_reshard: bool | None = None) -> None:
         allow_gtp_reshard: log a warning instead of raising :class:`GTPReshardError`. None: as an earlier call
             said, else the environment variable GTP_MIGRATE_ALLOW_RESHARD decides.
     """
-    with _lock:
-        before = options.asked.pop(_INSTALL, None)
-        options.asked[_INSTALL] = before if allow_gtp_reshard is None else allow_gtp_reshard
+    with INSTALLATION.lock:
+        before = options.asked.pop(install, None)
+        options.asked[install] = before if allow_gtp_reshard is None else allow_gtp_reshard
     INSTALLATION.put_on()
 
 
@@ -45,7 +41,7 @@ def uninstall() -> None:
 
     A config loaded meanwhile and not finalized yet has its counts as Bridge loaded them.
     """
-    with _lock:
+    with INSTALLATION.lock:
         options.asked.clear()
         options.said.clear()
         INSTALLATION.take_off()
@@ -58,13 +54,13 @@ def installed(*, allow_gtp_reshard: bool | None = None) -> Iterator[None]:
     Leaves them on where they were on before, with the option as it was. Argument as in :func:`install`.
     """
     asking = object()
-    with _lock:
+    with INSTALLATION.lock:
         options.asked[asking] = allow_gtp_reshard
     try:
         INSTALLATION.put_on()
         yield
     finally:
-        with _lock:
+        with INSTALLATION.lock:
             options.asked.pop(asking, None)
             if not options.asked:
                 INSTALLATION.take_off()

@@ -23,8 +23,10 @@ class Hook(NamedTuple):
     #: Called as ``hook(original, *args, **kwargs)``, self and cls included.
     hook: Callable[..., Any]
     why: str
-    since: str
-    until: str
+    #: Bridge's version, unless another is named; 0.6.2 is the oldest that this was read in.
+    since: str = "0.6.2"
+    #: Empty: the newest has it.
+    until: str = ""
 
     @property
     def module(self) -> str:
@@ -37,39 +39,40 @@ class Installation:
 
     def __init__(self, hooks: tuple[Hook, ...]) -> None:
         self.on = False
+        self.lock = threading.RLock()
         self._hooks = hooks
         self._modules = {hook.module for hook in hooks}
-        self._lock = threading.RLock()
-        self._undo: list[tuple[Any, str, Any, Any]] = []
-        self._originals: dict[Any, Any] = {}
+        self._originals: dict[Any, Any] = {}  # by their wrappers
+        self._places: dict[tuple[Any, str], Any] = {}  # the wrapper at each
 
     def put_on(self) -> None:
         """Hook what is imported, and the rest once it is; what is hooked already stays as it is."""
         for name in self._modules:
             if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
                 importlib.import_module(name)  # another thread is at it: wait, before taking the lock it may need
-        with self._lock:
+        with self.lock:
             if not self.on:
                 self.on = True
                 sys.meta_path.insert(0, self)
-            for name in self._modules & set(sys.modules):
-                self._hook_module(sys.modules[name])
+            for name in self._modules:
+                self._hook_module(name)
 
     def take_off(self) -> None:
         """Put every original back. What somebody put over a hook since stays, and the hook in it does nothing."""
-        with self._lock:
+        with self.lock:
             self.on = False
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-            for owner, name, original, wrapper in reversed(self._undo):
+            for (owner, name), wrapper in self._places.items():
                 if vars(owner).get(name) is wrapper:
-                    setattr(owner, name, original)
-            self._undo.clear()
+                    setattr(owner, name, self._originals[wrapper])
+            self._places.clear()
             self._originals.clear()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """What the other finders find, with the hooks put on once it is executed, by a reload too."""
-        if name in self._modules:
-            for finder in [finder for finder in sys.meta_path if finder is not self]:
+        """What the finders behind this one find, with the hooks put on once it is executed, by a reload too."""
+        finders = iter(list(sys.meta_path))
+        if name in self._modules and self in finders:
+            for finder in finders:
                 spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):  # on this one loader, which stays of its type
@@ -79,30 +82,30 @@ class Installation:
 
     def _execute(self, execute: Callable[[Any], None], module: Any) -> None:
         execute(module)
-        with self._lock:
+        with self.lock:
             if self.on:
-                self._hook_module(module)
+                self._hook_module(module.__name__)
 
-    def _hook_module(self, module: Any) -> None:
-        for hook in self._hooks:
-            if hook.module == module.__name__:
-                *path, name = hook.target.partition(":")[2].split(".")
-                owner = functools.reduce(lambda owner, step: getattr(owner, step, None), path, module)
-                if owner is None or not self.wrap(owner, name, hook.hook):
+    def _hook_module(self, name: str) -> None:
+        for hook in self._hooks if sys.modules.get(name) else ():
+            if hook.module == name:
+                *path, attribute = hook.target.partition(":")[2].split(".")
+                owner = functools.reduce(lambda owner, step: getattr(owner, step, None), path, sys.modules[name])
+                if owner is None or not self.wrap(owner, attribute, hook.hook):
                     logger.debug("skipped: there is no %s here", hook.target)
 
     def wrap(self, owner: Any, name: str, hook: Callable[..., Any]) -> bool:
         """Wrap ``owner``'s own function ``name``, once; False where it has none."""
-        with self._lock:
-            original = vars(owner).get(name)
-            if not callable(original) and not isinstance(original, classmethod):
+        with self.lock:
+            found = vars(owner).get(name)
+            if not callable(found) and not isinstance(found, classmethod):
                 return False
-            if not any(done[0] is owner and done[3] is original for done in self._undo):
-                original = self._originals.get(original, original)  # a name that an import bound to a wrapper
-                wrapper = next((w for w, wrapped in self._originals.items() if wrapped is original), None)
-                wrapper = wrapper or self._wrapper(original, hook)
-                self._originals[wrapper] = original
-                self._undo.append((owner, name, original, wrapper))
+            original = self._originals.get(found, found)  # an import may have bound a wrapper
+            wrapper = next((w for w, wrapped in self._originals.items() if wrapped is original), None)
+            wrapper = wrapper or self._wrapper(original, hook)
+            self._originals[wrapper] = original
+            self._places[owner, name] = wrapper
+            if found is not wrapper:
                 setattr(owner, name, wrapper)
             return True
 

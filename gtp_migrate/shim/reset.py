@@ -1,13 +1,14 @@
-"""The decision as a plain function, for those who want no hooks."""
+"""The decision as a plain function, for those who want no hooks; and how run_configs are found and read."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from gtp_migrate.shim.saved import counts, decide, mark_config, marked
+from gtp_migrate.shim.saved import counts, decide, mark_config
 
 RUN_CONFIG = "run_config.yaml"
 
@@ -32,15 +33,15 @@ def reset_weight_shards(model_config: Any, saved: Any) -> dict[str, tuple[int | 
         TypeError: ``saved`` is neither.
     """
     if isinstance(saved, Mapping):
-        section, checkpoint = model_section(saved), "the checkpoint"
+        recorded, checkpoint = model_section(saved), "the checkpoint"
     elif isinstance(saved, (str, os.PathLike)):
-        path = run_config_path(saved)
-        section, checkpoint = model_section(read_yaml(path)), os.path.dirname(path)
+        path = _run_config_path(Path(saved))
+        recorded, checkpoint = model_section(read_yaml(path)), str(path.parent)
     else:
         raise TypeError(f"saved must be a mapping or a checkpoint folder, not {type(saved).__name__}")
     config = getattr(model_config, "__dict__", {}).get("transformer") or model_config
     before = counts(config)
-    mark_config(config, marked(section, checkpoint), unless_changed_from=section)
+    mark_config(config, recorded, checkpoint)
     decide(config)
     return {name: (before[name], now) for name, now in counts(config).items() if now != before[name]}
 
@@ -58,28 +59,18 @@ def model_section(run_config: Any) -> Mapping[str, Any]:
     return nested if isinstance(nested, Mapping) else section
 
 
-def run_config_path(checkpoint: str | os.PathLike[str]) -> str:
-    """The run_config.yaml of a checkpoint folder; of several iterations, of the last one that was finished.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    root = os.fspath(checkpoint)
-    if os.path.isfile(root):
-        return root
-    names = os.listdir(root) if os.path.isdir(root) else []
-    iterations = {int(name[5:]): name for name in names if re.fullmatch(r"iter_\d+", name)}
+def _run_config_path(checkpoint: Path) -> Path:
+    if checkpoint.is_file():
+        return checkpoint
+    iterations = {int(f.name[5:]): f for f in checkpoint.glob("iter_*") if f.name[5:].isdecimal()}
     numbers = sorted(iterations, reverse=True)
-    try:
-        with open(os.path.join(root, "latest_checkpointed_iteration.txt"), encoding="utf-8") as file:
-            finished = int(file.read())
+    with suppress(OSError, ValueError):  # nobody says which: the newest one that is whole
+        finished = int((checkpoint / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8"))
         numbers = [number for number in numbers if number == finished]
-    except (OSError, ValueError):
-        pass  # nobody says which: the newest one that is whole
-    for folder in (root, *(os.path.join(root, iterations[number]) for number in numbers)):
-        if os.path.isfile(path := os.path.join(folder, RUN_CONFIG)):
-            return path
-    raise FileNotFoundError(f"{root}: no {RUN_CONFIG} in it nor in its last finished iter_… folder")
+    for folder in (checkpoint, *(iterations[number] for number in numbers)):
+        if (folder / RUN_CONFIG).is_file():
+            return folder / RUN_CONFIG
+    raise FileNotFoundError(f"{checkpoint}: no {RUN_CONFIG} in it nor in its last finished iter_… folder")
 
 
 def read_yaml(path: Any) -> Any:

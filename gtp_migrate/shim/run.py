@@ -30,9 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
         2 for wrong usage; 126 and 127, as in a shell, where the command cannot be executed or is not there.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    environment = dict(os.environ)
     if arguments[:1] == ["--allow-reshard"]:
-        environment["GTP_MIGRATE_ALLOW_RESHARD"] = "1"
+        os.environ["GTP_MIGRATE_ALLOW_RESHARD"] = "1"
         del arguments[0]
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
@@ -45,10 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments:
         print(USAGE, end="", file=sys.stderr)
         return 2
-    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-    environment["PYTHONPATH"] = os.pathsep.join([SITE, *(path for path in paths if path not in ("", SITE))])
+    if os.pathsep in SITE:
+        print(f"gtp-shim: {SITE}: PYTHONPATH cannot name such a folder; install this tool elsewhere", file=sys.stderr)
+        return 2
+    # An empty entry is the current folder, but an empty PYTHONPATH has none.
+    paths = os.environ["PYTHONPATH"].split(os.pathsep) if os.environ.get("PYTHONPATH") else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([SITE, *(path for path in paths if path != SITE)])
     try:
-        os.execvpe(arguments[0], arguments, environment)
+        os.execvp(arguments[0], arguments)
     except OSError as error:
         print(f"gtp-shim: {arguments[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126

@@ -1,7 +1,7 @@
 """A count that knows where it belongs: what a checkpoint recorded, as an int that carries its parallel size.
 
-Where Bridge reads a ``run_config.yaml``, each recorded shard count and GTP size becomes a :class:`SavedCount`. It
-is the number it was for whoever computes, compares, prints or saves it, and goes wherever the number goes: through
+Where Bridge reads a ``run_config.yaml``, each recorded shard count and GTP size becomes a :class:`SavedCount`: the
+number it was for whoever computes, compares, prints or saves it, which goes wherever the number goes, through
 ``dataclasses.replace``, copies, pickles and providers built anew by hand. :func:`decide`, called when a config is
 finalized, keeps it where this run has the parallel size it was saved with and resets it where not. A number
 that is none of these was set by this run, and stays.
@@ -59,7 +59,7 @@ class _ThereAndThen:
         self._call = function, args
 
     def __call__(self) -> Any:
-        return self._call[0](*self._call[1])
+        """pickle wants to see something callable, and never calls it here."""
 
     def __reduce__(self) -> Any:
         return self._call
@@ -68,12 +68,6 @@ class _ThereAndThen:
 def rebuild(parts: tuple[int, int, str, bool]) -> SavedCount:
     """A :class:`SavedCount` out of a pickle."""
     return SavedCount(parts[0], Origin(*parts[1:]))
-
-
-def dump_as_numbers(yaml: Any) -> None:
-    """Let PyYAML write a :class:`SavedCount` as the number it is."""
-    for dumper in (yaml.representer.SafeRepresenter, yaml.SafeDumper, yaml.representer.Representer, yaml.Dumper):
-        dumper.add_representer(SavedCount, lambda dumper, count: dumper.represent_int(int(count)))
 
 
 def parallel_sizes(config: Any) -> dict[Axis, Any]:
@@ -89,79 +83,69 @@ def parallel_sizes(config: Any) -> dict[Axis, Any]:
     return {DENSE: tp, EXPERT: rule.expert_parallel_size(etp, ep if bridge and isinstance(ep, int) else 1, tp)}
 
 
-def with_counts(section: Any) -> Any:
-    """A copy of a serialized model config where a side that records only a GTP size says it as a shard count.
-
-    Bridge versions that derive the size would drop it. Numbers that make no sense stay as they are.
-    """
-    if not isinstance(section, Mapping):
-        return section
-    section = {name: with_counts(value) for name, value in section.items()}
-    for axis, parallel_size in parallel_sizes(section).items():
-        if section.get(axis.num_weight_shards) is None and section.get(axis.gtp_size, 1) != 1:
-            try:
-                section[axis.num_weight_shards] = rule.shards_from_size(section[axis.gtp_size], parallel_size)
-            except ShardsError as error:
-                warn_once(f"a checkpoint's GTP size on the {axis.name} side is left as loaded: {error}")
-    return section
-
-
-def marked(section: Any, checkpoint: str) -> Any:
+def marked(section: Any, checkpoint: str | None) -> Any:
     """A copy of a serialized model config whose counts are :class:`SavedCount`, nested configs included.
 
-    Numbers that make no sense stay as they are, with a warning, for Bridge to judge.
+    A side that records only a GTP size gets the shard count that says the same: Bridge versions that derive the size
+    would drop it. Numbers that make no sense stay as they are, with a warning, for Bridge to judge.
+
+    Args:
+        checkpoint: its folder. None: the counts stay plain numbers.
     """
     if not isinstance(section, Mapping):
         return section
-    section = {name: marked(value, checkpoint) for name, value in with_counts(section).items()}
+    section = {name: marked(value, checkpoint) for name, value in section.items()}
     for axis, parallel_size in parallel_sizes(section).items():
-        if section.get(axis.num_weight_shards) is None:
+        shards, size = section.get(axis.num_weight_shards), section.get(axis.gtp_size, 1)
+        if shards is None and size == 1:
             continue
         try:
-            rule.size_from_shards(section[axis.num_weight_shards], parallel_size)
+            shards = rule.shards_from_size(size, parallel_size) if shards is None else shards
+            rule.size_from_shards(shards, parallel_size)
         except ShardsError as error:
-            warn_once(f"{checkpoint}: the {axis.name} side's shard count is left as loaded: {error}")
+            warn_once(f"{checkpoint or 'a checkpoint'}: its {axis.name} side is left as loaded: {error}")
             continue
-        origin = Origin(parallel_size, checkpoint, axis.gtp_size in section)
-        for name in (axis.num_weight_shards, axis.gtp_size):
+        origin = Origin(parallel_size, checkpoint or "", axis.gtp_size in section)
+        section[axis.num_weight_shards] = shards
+        for name in (axis.num_weight_shards, axis.gtp_size) if checkpoint else ():
             if isinstance(section.get(name), int):
                 section[name] = SavedCount(section[name], origin)
     return section
 
 
-def mark_config(config: Any, section: Any, unless_changed_from: Any = None) -> None:
-    """Put the counts of a :func:`marked` section into the config that was made from it.
-
-    Args:
-        config: a config object, nested configs included.
-        section: what it was made from.
-        unless_changed_from: the section as recorded; a number of ``config`` that is not the recorded one stays.
-    """
+def mark_config(config: Any, recorded: Mapping[str, Any], checkpoint: str) -> None:
+    """Mark, as :func:`marked` does, the counts of a config made from ``recorded`` that still are as recorded."""
     fields = getattr(type(config), "__dataclass_fields__", {})
-    for name, value in section.items():
-        if isinstance(value, Mapping) and hasattr(child := getattr(config, "__dict__", {}).get(name), "__dict__"):
-            mark_config(child, value)
-        elif isinstance(value, SavedCount) and name in fields and fields[name].init:  # else the class derives it
-            recorded = value if unless_changed_from is None else unless_changed_from.get(name, fields[name].default)
-            if unless_changed_from is None or getattr(config, name) == recorded:
-                vars(config)[name] = value
+    for name, value in marked(recorded, checkpoint).items():
+        if isinstance(value, Mapping):
+            mark_config(getattr(config, "__dict__", {}).get(name), recorded[name], checkpoint)
+        elif not isinstance(value, SavedCount) or name not in fields or not fields[name].init:
+            continue  # what is no init field, the class derives
+        elif getattr(config, name) == recorded.get(name, fields[name].default):
+            vars(config)[name] = value
 
 
 def counts(config: Any) -> dict[str, Any]:
     """The numbers of ``config`` that may be recorded, by their fields."""
-    return {name: getattr(config, name, None) for axis in AXES for name in (axis.num_weight_shards, axis.gtp_size)}
+    names = [name for axis in AXES for name in (axis.num_weight_shards, axis.gtp_size)]
+    return {name: getattr(config, "__dict__", {}).get(name, getattr(type(config), name, None)) for name in names}
+
+
+def has_recorded(config: Any) -> bool:
+    """Whether a number of ``config`` is a checkpoint's."""
+    return any(isinstance(number, SavedCount) for number in counts(config).values())
 
 
 def decide(config: Any) -> None:
     """Give each recorded count of ``config`` its due in this run; afterwards its numbers are plain."""
-    if hasattr(config, "__dict__") and any(isinstance(value, SavedCount) for value in counts(config).values()):
+    if has_recorded(config):
         for axis, parallel_size in parallel_sizes(config).items():
-            shards, size = (vars(config).get(name) for name in (axis.num_weight_shards, axis.gtp_size))
             # Into __dict__: a distillation student would set on its teacher whatever is set on it.
-            vars(config).update(_decided(config, axis, shards, size, parallel_size))
+            vars(config).update(_decided(config, axis, parallel_size))
 
 
-def _decided(config: Any, axis: Axis, shards: Any, size: Any, parallel_size: Any) -> dict[str, Any]:
+def _decided(config: Any, axis: Axis, parallel_size: Any) -> dict[str, Any]:
+    shards, size = (counts(config)[name] for name in (axis.num_weight_shards, axis.gtp_size))
     if not isinstance(shards, SavedCount):
         if not isinstance(size, SavedCount):
             return {}
@@ -181,10 +165,3 @@ def _decided(config: Any, axis: Axis, shards: Any, size: Any, parallel_size: Any
             f"off on the {axis.name} side; to turn it on, set {axis.num_weight_shards}"
         )
     return {axis.num_weight_shards: None, axis.gtp_size: 1}
-
-
-def decide_all(config: Any) -> None:
-    """:func:`decide` for ``config`` and the configs nested in it."""
-    for part in (config, *getattr(config, "__dict__", {}).values()):
-        if DENSE.num_weight_shards in getattr(type(part), "__dataclass_fields__", ()):
-            decide(part)

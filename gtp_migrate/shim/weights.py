@@ -16,7 +16,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gtp_migrate.shards import DENSE, EXPERT, Axis
@@ -24,6 +25,7 @@ from gtp_migrate.shim import options
 from gtp_migrate.shim.reset import RUN_CONFIG, model_section, read_yaml
 from gtp_migrate.shim.saved import parallel_sizes
 
+_CANNOT_TELL = "{}: whether its weights fit this run's GTP cannot be told: {!r}"
 _LOGICAL_ORDER = "megatron.core.tensor_parallel.gtp_ckpt"
 _END = r"\.weight\d*"
 #: Core's layers, and the LoRA adapters on them; a fused weight has one key, or one for each part.
@@ -46,6 +48,15 @@ class Topology(NamedTuple):
         return f"{self.parallel_size} and " + (f"GTP size {self.gtp_size}" if self.gtp_size > 1 else "no GTP")
 
 
+class Cut(NamedTuple):
+    """Into how many pieces a weight is cut, and its rows and columns."""
+
+    row_pieces: int
+    column_pieces: int
+    rows: int
+    columns: int
+
+
 class _UnknownError(Exception):
     """It cannot be told how weights were cut; the message says why."""
 
@@ -58,27 +69,15 @@ def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     asked = args[0] if args else kwargs.get("sharded_state_dict")
     checkpoint = str(args[1] if len(args) > 1 else kwargs.get("checkpoint_dir"))
-    cuts: dict[str, Cut] = {}
-    sizes: dict[Axis, Topology] = {}
+    wrong = []
     try:
-        if not _bridge_checks_itself():
-            cuts, sizes = _cuts(checkpoint), _this_run()
+        for axis, weights, here in _sides(checkpoint):
+            wrong += [(axis, there, here) for there in _wrong(weights, here, checkpoint, axis, asked)]
     except Exception as error:  # no load that works may fail by looking
-        _cannot_tell(checkpoint, error)
-    for axis, here in sizes.items():
-        wrong = None
-        try:
-            of_axis = {key: cut for key, cut in cuts.items() if (".experts." in key) == (axis is EXPERT)}
-            wrong = _wrong(of_axis, here, checkpoint, axis, asked)
-        except Exception as error:
-            _cannot_tell(checkpoint, error)
-        if wrong is not None:
-            _refuse(checkpoint, axis, wrong, here)
+        options.warn_once(_CANNOT_TELL.format(checkpoint, error))
+    for axis, there, here in wrong:
+        _refuse(checkpoint, axis, there, here)
     return original(*args, **kwargs)
-
-
-def _cannot_tell(checkpoint: str, error: Exception) -> None:
-    options.warn_once(f"{checkpoint}: whether its weights fit this run's GTP cannot be told: {error!r}")
 
 
 def _refuse(checkpoint: str, axis: Axis, there: Topology, here: Topology) -> None:
@@ -108,56 +107,37 @@ def _refuse(checkpoint: str, axis: Axis, there: Topology, here: Topology) -> Non
         raise GTPReshardError(message)
 
 
-def _bridge_checks_itself() -> bool:
-    try:
-        own = "megatron.bridge" in sys.modules and importlib.import_module("megatron.bridge.training.gtp")
-    except ImportError:
-        return False
-    return hasattr(own, "_validate_checkpoint_weight_topology")
-
-
-def _this_run() -> dict[Axis, Topology]:
-    """This process's groups; where there are none, whole weights."""
-    state = importlib.import_module("megatron.core.parallel_state")
-
-    def size(name: str) -> int:
-        try:
-            return getattr(state, f"get_{name}_world_size")() or 1
-        except (AttributeError, AssertionError):  # a Core without it, or no such group
-            return 1
-
-    return {
-        DENSE: Topology(size("tensor_model_parallel"), size("gtp_weight_remat")),
-        EXPERT: Topology(size("expert_tensor_parallel"), size("expert_gtp_weight_remat")),
-    }
-
-
-class Cut(NamedTuple):
-    """Into how many pieces a weight is cut, and its rows and columns."""
-
-    row_pieces: int
-    column_pieces: int
-    rows: int
-    columns: int
-
-
-def _cuts(checkpoint: str) -> dict[str, Cut]:
-    """How the weights in a torch_dist checkpoint were cut: tensors of two dimensions or more, but the optimizer's."""
-    strategy = importlib.import_module("megatron.core.dist_checkpointing.strategies.torch")
-    found = {}
-    for key, tensor in strategy._get_filesystem_reader(checkpoint).read_metadata().state_dict_metadata.items():
+def _sides(checkpoint: str) -> Iterator[tuple[Axis, dict[str, Cut], Topology]]:
+    """Dense and expert: how the weights in a torch_dist checkpoint were cut, those of two dimensions or more, but not
+    the optimizer's; and this process's groups, where there are none whole weights. None where Bridge checks itself."""
+    with suppress(ImportError):
+        bridge = "megatron.bridge" in sys.modules and importlib.import_module("megatron.bridge.training.gtp")
+        if hasattr(bridge, "_validate_checkpoint_weight_topology"):
+            return
+    reader = importlib.import_module("megatron.core.dist_checkpointing.strategies.torch")._get_filesystem_reader
+    cuts = {}
+    for key, tensor in reader(checkpoint).read_metadata().state_dict_metadata.items():
         if len(getattr(tensor, "size", ())) > 1 and not key.startswith("optimizer."):
             rows, columns = (len({chunk.offsets[dimension] for chunk in tensor.chunks}) for dimension in (-2, -1))
-            found[key] = Cut(rows, columns, *tensor.size[-2:])
-    return found
+            cuts[key] = Cut(rows, columns, *tensor.size[-2:])
+    for axis, *groups in (
+        (DENSE, "tensor_model_parallel", "gtp_weight_remat"),
+        (EXPERT, "expert_tensor_parallel", "expert_gtp_weight_remat"),
+    ):
+        of_axis = {key: cut for key, cut in cuts.items() if (".experts." in key) == (axis is EXPERT)}
+        yield axis, of_axis, Topology(*map(_group_size, groups))
 
 
-def _wrong(weights: dict[str, Cut], here: Topology, checkpoint: str, axis: Axis, asked: Any) -> Topology | None:
-    """How the weights that would come out wrong were cut; None where all come out right.
+def _group_size(name: str) -> int:
+    state = importlib.import_module("megatron.core.parallel_state")
+    try:
+        return getattr(state, f"get_{name}_world_size")() or 1
+    except (AttributeError, AssertionError):  # a Core without it, or no such group
+        return 1
 
-    Raises:
-        _UnknownError: neither is known.
-    """
+
+def _wrong(weights: dict[str, Cut], here: Topology, checkpoint: str, axis: Axis, asked: Any) -> Iterator[Topology]:
+    """How the weights that would come out wrong were cut, if there are any."""
     layers = {
         m[1]: Topology(c.column_pieces, c.row_pieces) for k, c in weights.items() if (m := _ROW_PARALLEL.match(k))
     }
@@ -171,13 +151,14 @@ def _wrong(weights: dict[str, Cut], here: Topology, checkpoint: str, axis: Axis,
                 unknown = error
                 continue
             if order not in (None, here) and max(order.gtp_size, here.gtp_size) > 1:
-                return order
+                yield order
+                return
     for there in set(layers.values()) - {here}:
         if any(size.gtp_size > 1 and size.parallel_size > 1 for size in (there, here)) and _padded(weights, asked):
-            return there
+            yield there
+            return
     if unknown is not None:
-        raise unknown
-    return None
+        options.warn_once(_CANNOT_TELL.format(checkpoint, unknown))
 
 
 def _order(fused: re.Match[str], pieces: int, there: Topology) -> Topology | None:
@@ -214,12 +195,12 @@ def _padded(weights: dict[str, Cut], asked: Any) -> bool:
     """Whether a column-parallel weight has padded rows there or here: fc1 more than fc2 has columns, or others there
     than this run asks for. Those of a vocabulary may differ: every load allows for its padding."""
     nested_values = importlib.import_module("megatron.core.dist_checkpointing.dict_utils").nested_values
-    here = {getattr(entry, "key", ""): tuple(getattr(entry, "global_shape", ())) for entry in nested_values(asked)}
+    here = {e.key: e.global_shape[-2] for e in nested_values(asked) if len(getattr(e, "global_shape", ())) > 1}
     for key, cut in weights.items():
-        fc2 = weights.get(key.replace("linear_fc1.weight", "linear_fc2.weight"), cut)
-        if key.endswith("linear_fc1.weight") and fc2 is not cut and cut.rows % fc2.columns:
+        fc2 = weights.get(key.removesuffix("fc1.weight") + "fc2.weight")
+        if fc2 is not None and cut.rows % fc2.columns:
             return True
-        differs = here.get(key, (cut.rows, 0))[-2:-1] not in ((cut.rows,), ())
+        differs = here.get(key, cut.rows) != cut.rows
         if differs and not _ROW_PARALLEL.match(key) and not re.search("embedding|output_layer", key):
             return True
     return False

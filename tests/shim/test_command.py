@@ -147,7 +147,8 @@ def test_signals_reach_the_command(number):
 
 
 def test_a_command_that_a_signal_ends():
-    process = subprocess.Popen(command(BARE, "-c", "print('ready', flush=True); input()"), stdout=subprocess.PIPE)
+    code = "import signal; print('ready', flush=True); signal.pause()"
+    process = subprocess.Popen(command(BARE, "-c", code), stdout=subprocess.PIPE)
     process.stdout.readline()
     process.kill()
     assert process.wait(60) == -signal.SIGKILL
@@ -181,6 +182,50 @@ def test_options_travel_in_the_environment(option):
     code = "import os; print(os.environ.get('GTP_MIGRATE_ALLOW_RESHARD'), os.environ['PYTHONPATH'])"
     done = gtp_shim(*option, BARE, "-c", code, path=["/somewhere"])
     assert done.stdout == f"{'1' if option else None} {run.SITE}{os.pathsep}/somewhere\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, ""), ("", ""), ("/a b", ":/a b"), (":/a", "::/a"), ("/a:", ":/a:"), (f"/a:{run.SITE}", ":/a")],
+)
+def test_the_rest_of_pythonpath_stays_as_it_is(before, after):
+    """An empty entry is the current folder."""
+    environment = {} if before is None else {"PYTHONPATH": before}
+    done = gtp_shim(BARE, "-c", "import os; print(os.environ['PYTHONPATH'])", **environment)
+    assert done.stdout == f"{run.SITE}{after}\n"
+
+
+def test_an_installation_that_no_path_can_name_is_no_silent_failure(tmp_path):
+    package = tmp_path / "a:b" / "gtp_migrate"
+    shutil.copytree(PACKAGE, package)
+    done = gtp_shim(BARE, "-c", "print('run')", package=package)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "install this tool elsewhere" in done.stderr
+
+
+def test_an_installation_and_a_path_with_spaces_that_nobody_can_write_to(fake_bridge, tmp_path):
+    package = tmp_path / "a b" / "gtp_migrate"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (package, *package.rglob("*")):
+        folder.chmod(folder.stat().st_mode & ~0o222)
+    theirs = fake_bridge.rename(tmp_path / "with a space")
+    done = gtp_shim(BARE, "-c", HOOKED, path=[theirs], package=package, PYTHONSAFEPATH="1")
+    assert (done.stdout, done.stderr) == ("False True [] False\n", "")
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.8", "3.9"])
+def test_a_python_too_old_for_the_shim_goes_on(fake_bridge, tmp_path, version):
+    """Such as that of a tool beside the run."""
+    pythons = sorted(Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python"))
+    if not pythons:
+        pytest.skip(f"no Python {version} here")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.theirs = True\n")
+    code = "import sys, json, megatron.bridge; print(sys.theirs, 'sitecustomize' in sys.modules)"
+    done = gtp_shim(pythons[-1], "-c", code, path=[tmp_path, fake_bridge])
+    assert done.stdout.strip("()\n").replace("'", "") == "True True".replace(" ", ", " if version == "2.7" else " ")
+    (line,) = done.stderr.splitlines()
+    assert "the hooks are off in this process" in line
+    assert "it needs Python 3.10 or newer" in line
 
 
 CORE = """

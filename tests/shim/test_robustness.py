@@ -11,7 +11,6 @@ from bridge_machine.checkpoints import MODEL, save
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.model_load_save import load_model_config
 from megatron.bridge.training.utils import checkpoint_utils
-from megatron.bridge.training.utils.checkpoint_utils import read_run_config
 from megatron.bridge.utils import instantiate_utils
 from megatron.bridge.utils.instantiate_utils import InstantiationMode
 
@@ -74,7 +73,7 @@ def outcome(folder, tp, through):
 def test_counts_that_make_no_sense_are_left_to_bridge_with_a_warning(bridge, tmp_path, raw, through, lines):
     folder = save(bridge.provider(**MODEL, tensor_model_parallel_size=4), tmp_path, **raw)
     without = [outcome(folder, tp, through) for tp in (4, 8)]
-    read_run_config.cache_clear()  # a size that Bridge has dropped, nobody can judge
+    checkpoint_utils.read_run_config.cache_clear()  # a size that Bridge has dropped, nobody can judge
     with shim.installed():
         assert [outcome(folder, tp, through) for tp in (4, 8)] == without
     assert {level for level, _ in lines()} == {logging.WARNING}
@@ -149,7 +148,7 @@ def test_what_bridge_reads_is_what_it_read_without(bridge, tmp_path, bound):
     folder = save(provider, tmp_path)
     plain = checkpoint_utils.read_run_config(f"{folder}/run_config.yaml")
     read_run_config = checkpoint_utils.read_run_config
-    read_run_config.cache_clear()
+    checkpoint_utils.read_run_config.cache_clear()
     with shim.installed():
         if bound == "after":
             read_run_config = checkpoint_utils.read_run_config
@@ -171,7 +170,7 @@ def test_every_rank_gets_what_rank_0_read(tmp_path, hooked, monkeypatch):
     )
     assert outcome(folder, 4, "load_model_config") == (12, 3, None, 1)
 
-    read_run_config.cache_clear()
+    checkpoint_utils.read_run_config.cache_clear()
     (tmp_path / "run_config.yaml").write_text("")
     monkeypatch.setattr("torch.distributed.get_rank", lambda *a: 1)
 
