@@ -147,10 +147,11 @@ def test_signals_reach_the_command(number):
 
 
 def test_a_command_that_a_signal_ends():
-    process = subprocess.Popen(command(BARE, "-c", "print('ready', flush=True); input()"), stdout=subprocess.PIPE)
-    process.stdout.readline()
-    process.kill()
-    assert process.wait(60) == -signal.SIGKILL
+    waits = command(BARE, "-c", "print('ready', flush=True); input()")
+    with subprocess.Popen(waits, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
