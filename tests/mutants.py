@@ -10,6 +10,11 @@ or where its text is not in the file any more: then it is to be written anew, or
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,10 +69,34 @@ MUTANTS = [
         "found = ()",
         ("test_proof.py", "cannot_be_merged_any_more"),
     ),
-    Mutant("mul adds", "recipes/interpolation.py", "lambda a, b: a * b", "lambda a, b: a + b", ("test_launchers.py", "with_resolvers")),
-    Mutant("max takes the smaller", "recipes/interpolation.py", "max(a, b)", "min(a, b)", ("test_what_varies.py", "numbers_of_resolvers")),
-    Mutant("add subtracts", "recipes/interpolation.py", "lambda a, b: a + b", "lambda a, b: a - b", ("test_what_varies.py", "resolvers")),
-    Mutant("sub adds", "recipes/interpolation.py", "lambda a, b: a - b", "lambda a, b: a + b", ("test_what_varies.py", "resolvers_of_the")),
+    Mutant(
+        "mul adds",
+        "recipes/interpolation.py",
+        "lambda a, b: a * b",
+        "lambda a, b: a + b",
+        ("test_launchers.py", "with_resolvers"),
+    ),
+    Mutant(
+        "max takes the smaller",
+        "recipes/interpolation.py",
+        "max(a, b)",
+        "min(a, b)",
+        ("test_what_varies.py", "numbers_of_resolvers"),
+    ),
+    Mutant(
+        "add subtracts",
+        "recipes/interpolation.py",
+        "lambda a, b: a + b",
+        "lambda a, b: a - b",
+        ("test_what_varies.py", "resolvers"),
+    ),
+    Mutant(
+        "sub adds",
+        "recipes/interpolation.py",
+        "lambda a, b: a - b",
+        "lambda a, b: a + b",
+        ("test_what_varies.py", "resolvers_of_the"),
+    ),
     # -- recipes -------------------------------------------------------------------------------------------------
     Mutant(
         "_override_ is not looked for",
@@ -119,8 +148,16 @@ MUTANTS = [
         ("test_examples_text.py", "no_rule_reaches_is_named"),
     ),
     # -- runs ----------------------------------------------------------------------------------------------------
-    Mutant("dpo registers resolvers", "runs/nemo_rl.py", '"dpo": False', '"dpo": True', ("test_launchers.py", "launchers_without")),
-    Mutant("sft registers none", "runs/nemo_rl.py", '"sft": True', '"sft": False', ("test_launchers.py", "with_resolvers")),
+    Mutant(
+        "dpo registers resolvers",
+        "runs/nemo_rl.py",
+        '"dpo": False',
+        '"dpo": True',
+        ("test_launchers.py", "launchers_without"),
+    ),
+    Mutant(
+        "sft registers none", "runs/nemo_rl.py", '"sft": True', '"sft": False', ("test_launchers.py", "with_resolvers")
+    ),
     Mutant(
         "one launcher with resolvers is enough",
         "runs/runs.py",
@@ -376,7 +413,7 @@ def chosen(words: list[str]) -> list[Mutant]:
 
 
 def outcome(mutant: Mutant) -> str:
-    """"caught", or what is wrong."""
+    """ "caught", or what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("gtp_migrate", "tests", "fixtures"):
             shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
@@ -387,7 +424,18 @@ def outcome(mutant: Mutant) -> str:
             return f"its text is {text.count(mutant.old)} times in {mutant.file}"
         path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
         file, expression = mutant.tests
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/rewriter/{file}", "-k", expression]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            f"tests/rewriter/{file}",
+            "-k",
+            expression,
+        ]
         ran = subprocess.run(
             [*command, "-m", "not slow"],
             cwd=folder,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from . import oracle
 from .conftest import Migrate, Ran, text
 
 Becomes = Callable[..., Ran]

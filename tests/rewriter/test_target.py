@@ -180,7 +180,10 @@ def test_the_form_is_said_in_a_dry_run_and_a_check(migrate: Migrate) -> None:
         assert "Form: megatron-cfg" in ran.stderr
 
 
-@pytest.mark.parametrize(("source", "after"), [(TYPED, 'policy:\n  megatron_cfg:\n    tensor_parallel_num_weight_shards: 12\n'), (NOT_TYPED, None)])
+@pytest.mark.parametrize(
+    ("source", "after"),
+    [(TYPED, "policy:\n  megatron_cfg:\n    tensor_parallel_num_weight_shards: 12\n"), (NOT_TYPED, None)],
+)
 def test_the_checkout_of_a_parent(migrate: Migrate, source: str, after: str | None) -> None:
     """The given file is outside of it, as beside a submodule: that NeMo-RL runs what inherits from its recipes."""
     child = "defaults: ../3rdparty/base.yaml\npolicy:\n  megatron_cfg:\n    model_overrides:\n      gtp_weight_remat_size: 3\n"
@@ -192,5 +195,7 @@ def test_the_checkout_of_a_parent(migrate: Migrate, source: str, after: str | No
     ran = migrate(files, paths=("mine",))
     assert ran.code == 0, ran.stderr
     head = child.partition("policy:")[0]
-    expected = head + after if after else child.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 12")
+    expected = (
+        head + after if after else child.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 12")
+    )
     assert ran.files["mine/a.yaml"] == expected

@@ -168,7 +168,12 @@ def test_all_resolvers_of_nemo_rl(becomes: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "tp", "shards"),
-    [("${max:1,3}", "2", 6), ("${mul:3,2}", "4", 24), ("${add:1,2}", "${add:1,2}", 9), ("2", "${mul:3,${max:2,1}}", 12)],
+    [
+        ("${max:1,3}", "2", 6),
+        ("${mul:3,2}", "4", 24),
+        ("${add:1,2}", "${add:1,2}", 9),
+        ("2", "${mul:3,${max:2,1}}", 12),
+    ],
 )
 def test_the_numbers_of_resolvers(becomes: Callable[..., Any], size: str, tp: str, shards: int) -> None:
     before = recipe(size, f"tensor_model_parallel_size: {tp}")
@@ -259,7 +264,6 @@ def test_a_child_over_a_mapping_that_is_an_interpolation(becomes: Callable[..., 
     becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
 
 
-@pytest.mark.xfail(strict=True, reason="core_faults 3: found by its own place, not by that of what it stands for")
 @pytest.mark.launcher("grpo")
 def test_a_megatron_cfg_that_stands_under_another_name(becomes: Callable[..., Any]) -> None:
     base = (
