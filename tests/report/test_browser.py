@@ -94,9 +94,9 @@ def data_of(page: Any) -> dict[str, Any]:
 
 def test_the_verdict(page: Any) -> None:
     assert page.locator("h1").inner_text() == "No model's layout changes"
-    assert "21 of 21 changed recipes proven" in page.locator(".verdict").inner_text()
+    assert "26 of 26 changed recipes proven" in page.locator(".verdict").inner_text()
     tiles = page.locator(".tiles dd").all_inner_texts()
-    assert [re.match(r"[\d,]+", tile)[0] for tile in tiles] == ["24", "21", "21", "15"]  # type: ignore[index]
+    assert [re.match(r"[\d,]+", tile)[0] for tile in tiles] == ["32", "26", "26", "15"]  # type: ignore[index]
     assert "gtp-migrate --dry-run --report" in page.locator(".facts").inner_text()
     assert page.locator("#person li").count() == 15
 
@@ -121,7 +121,7 @@ def test_filter(page: Any) -> None:
         "fixtures/recipes/llm/grpo-dense-8b-plain.yaml",
         "fixtures/recipes/llm/grpo-dense-8b-tp8.yaml",
     ]
-    assert page.locator("#shown").inner_text() == "4 of 27 runs"
+    assert page.locator("#shown").inner_text() == "4 of 32 runs"
     page.locator("#gtp").check()
     assert "fixtures/recipes/llm/grpo-dense-8b-plain.yaml" not in shown(page)
     page.locator("#unfit").check()
@@ -365,7 +365,7 @@ def test_print(open_page: Open, fixture_reports: Path, tmp_path: Path) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     # What Chromium does when somebody prints.
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("details.file[open] .diff").count() == 18
+    assert page.locator("details.file[open] .diff").count() == 23
     overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert overflow <= 0
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
@@ -375,9 +375,11 @@ def test_print(open_page: Open, fixture_reports: Path, tmp_path: Path) -> None:
 
 
 def test_settings(page: Any) -> None:
+    page.locator(".all-settings summary").click()
     rows = page.locator(".settings tbody tr")
-    assert rows.count() == 24
-    assert rows.nth(5).locator("td").all_inner_texts() == [
+    assert rows.count() == 32
+    number = [row.split("\t")[0] for row in rows.all_inner_texts()].index(f"{DENSE}:28:7")
+    assert rows.nth(number).locator("td").all_inner_texts() == [
         f"{DENSE}:28:7",
         "policy.megatron_cfg",
         "gtp_weight_remat_size: 3",
@@ -389,7 +391,7 @@ def test_settings(page: Any) -> None:
 def test_open_all_files(page: Any) -> None:
     page.locator("#all").click()
     page.locator("details.file .diff").nth(17).wait_for()
-    assert page.locator("details.file .diff").count() == 18
+    assert page.locator("details.file .diff").count() == 23
     page.locator("#all").click()
     assert page.locator("details.file[open]").count() == 0
 

@@ -55,7 +55,7 @@ def test_the_report_says_what_was_really_written(tmp_path: Path) -> None:
     """A file that cannot be written is a problem of the report, and not among the changes."""
     write_files(tmp_path, {"a.yaml": RECIPE, "b/b.yaml": RECIPE})
     script = (
-        "import gtp_migrate.write_all as w, gtp_migrate.cli as c, sys\n"
+        "import gtp_migrate.write_all as w, gtp_migrate.__main__ as c, sys\n"
         "from gtp_migrate.write import WriteError\n"
         "from gtp_migrate.problems import Place, Problem\n"
         "def check(path, shown):\n"
