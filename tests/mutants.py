@@ -364,13 +364,6 @@ MUTANTS = [
         ("test_proof.py", "touches_something_else"),
     ),
     Mutant(
-        "a failure leaves its own file only",
-        "settle.py",
-        "        if not is_set_aside:\n            bad.update(paths)\n",
-        "        if not is_set_aside:\n            bad.update(paths[-1:])\n",
-        ("test_proof.py", "heirs_of_a_bad_file or where_a_child_needs or another_number"),
-    ),
-    Mutant(
         "an excluded recipe blocks",
         "settle.py",
         "        if not is_set_aside:\n            bad.update(paths)\n",
@@ -382,14 +375,14 @@ MUTANTS = [
         "order.py",
         "return {path for path in changed if groups.find(path) not in bad_groups}, groups",
         "return changed - bad, groups",
-        ("test_examples_values.py", "hangs_together or child_corrects"),
+        ("test_proof.py", "heirs_of_a_bad_file"),
     ),
     Mutant(
         "earlier layers are written first",
         "order.py",
         "for one, other in itertools.pairwise(layers):\n            later[other].add(one)",
         "for one, other in itertools.pairwise(layers):\n            later[one].add(other)",
-        ("test_kill.py", "a_child_overrides or overrides the size"),
+        ("test_kill.py", "overrides and literal"),
     ),
     Mutant(
         "mentions are not said",

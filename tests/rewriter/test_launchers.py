@@ -96,11 +96,13 @@ def test_one_heir_without_resolvers_is_enough(becomes: Becomes) -> None:
     )
 
 
-def test_two_heirs_of_another_tp(becomes: Becomes) -> None:
+@pytest.mark.parametrize("tp", ["4", "${tp}"])
+def test_two_heirs_of_another_tp(becomes: Becomes, tp: str) -> None:
     """The base keeps the number that is right beside its own TP, though most need another."""
+    before, after = ("tp: 4\n" + text.replace("_size: 4", f"_size: {tp}") for text in (BASE, BASE_WITH_NUMBER))
     becomes(
-        {"base.yaml": BASE, "one.yaml": CHILD_WITH_TP, "two.yaml": CHILD_WITH_TP},
-        {"base.yaml": BASE_WITH_NUMBER, "one.yaml": CHILD_WITH_TP + OWN, "two.yaml": CHILD_WITH_TP + OWN},
+        {"base.yaml": before, "one.yaml": CHILD_WITH_TP, "two.yaml": CHILD_WITH_TP},
+        {"base.yaml": after, "one.yaml": CHILD_WITH_TP + OWN, "two.yaml": CHILD_WITH_TP + OWN},
     )
 
 

@@ -48,11 +48,12 @@ def export(rank, store, checkpoint):
     return True
 
 
-class TestWholeWeightsAreNotRefused:
-    @pytest.fixture(scope="class")
-    def trained(self, tmp_path_factory):
-        return ranks.run(1, import_and_train, str(tmp_path_factory.mktemp("import")))[0]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return ranks.run(1, import_and_train, str(tmp_path_factory.mktemp("import")))[0]
 
+
+class TestWholeWeightsAreNotRefused:
     def test_1_a_run_that_starts_from_an_import(self, trained):
         assert trained[1] == (12, 12)
 
