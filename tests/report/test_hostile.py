@@ -50,6 +50,9 @@ def tree(name: str) -> dict[str, Any]:
     model_overrides:
       # </script><script>document.title='owned'</script> ```` {comment}
       gtp_weight_remat_size: 3  # {comment}
+notes: |
+ ````
+ <h1>
 """
     bad = f"""\
 {quoted}:
