@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -43,12 +44,15 @@ def tree(name: str) -> dict[str, Any]:
     quoted = json.dumps(name.encode("utf-8", "replace").decode())
     comment = re.sub(r"[^\x20-\x7e\u05d0-\u05ea]", "?", name)
     good = f"""\
-# </script><script>document.title='owned'</script> ```` {comment}
 {quoted}:
   megatron_cfg:
     tensor_model_parallel_size: 4  # {comment}
     model_overrides:
+      # </script><script>document.title='owned'</script> ```` {comment}
       gtp_weight_remat_size: 3  # {comment}
+notes: |
+ ````
+ <h1>
 """
     bad = f"""\
 {quoted}:
@@ -127,13 +131,18 @@ def test_markdown(ran: Ran) -> None:
     for token in tokens:
         if token.type == "inline":
             assert not re.search(r"(?<![&\w])[@#]\w", re.sub(r"`[^`]*`", "", token.content))
-    rows = [index for index, token in enumerate(tokens) if token.type == "tr_open"]
-    columns = {sum(each.type in ("td_open", "th_open") for each in tokens[at : at + _end(tokens, at)]) for at in rows}
-    assert columns == {8, 5}
+    cells = _cells(tokens)
+    data = json.loads(report(ran, "json"))
+    [setting] = data["settings"]
+    assert f"{setting['path']}:{setting['line']}:{setting['column']}" in cells
+    assert setting["mapping"] in cells
+    assert {run["recipe"] for run in data["runs"]} <= set(cells)
 
 
-def _end(tokens: list[Any], at: int) -> int:
-    return next(offset for offset, token in enumerate(tokens[at:]) if token.type == "tr_close")
+def _cells(tokens: list[Any]) -> list[str]:
+    """What people read in the cells of tables."""
+    inner = [token for outer, token in itertools.pairwise(tokens) if outer.type == "td_open"]
+    return ["".join(child.content for child in token.children if child.type != "html_inline") for token in inner]
 
 
 def test_annotations(ran: Ran) -> None:
