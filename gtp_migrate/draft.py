@@ -106,7 +106,8 @@ class _Editor:
 
 def _needs(stock: Stock, latest: Draft, needs: frozenset[Need]) -> Iterable[Need]:
     """What could mend the failures; only of recipes above which none fails."""
-    failed = {failure.recipe for failure in latest.failures}
+    # What is left out on purpose is not mended: what inherits from it is.
+    failed = {failure.recipe for failure in latest.failures if not stock.tree.files[failure.recipe].set_aside}
     for failure in latest.failures:
         if failure.is_unknown or not failed.isdisjoint(stock.tree.orders[failure.recipe][:-1]):
             continue

@@ -233,7 +233,9 @@ class _Comparison:
 
 def _supplied(world: World) -> str:
     names = {TP: "TP", "expert_tensor_parallel_size": "ETP", "expert_model_parallel_size": "EP"}
-    return ", ".join(dict.fromkeys(f"{names[str(path[-1])]} {value}" for path, value in world.supplied))
+    return ", ".join(
+        dict.fromkeys(f"{names.get(str(path[-1]), dotted(path))} {value}" for path, value in world.supplied)
+    )
 
 
 def _axis_of(old: Topology, new: Topology) -> Axis:

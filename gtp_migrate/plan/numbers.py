@@ -7,9 +7,9 @@ from gtp_migrate.plan.needs import Need, NoInterpolation
 from gtp_migrate.plan.refused import Refused
 from gtp_migrate.plan.spelling import as_interpolation, as_number, direct_uses, fixed_numbers, stands_beside
 from gtp_migrate.plan.stock import Setting, Stock
-from gtp_migrate.recipes.interpolation import value_of
+from gtp_migrate.recipes.interpolation import Computed, value_of
 from gtp_migrate.recipes.keys import EP, OLD_KEY_TEXT, TP
-from gtp_migrate.runs.runs import World
+from gtp_migrate.runs.runs import World, open_leaves
 from gtp_migrate.runs.topology import TopologyError, effective_ep, old_size
 from gtp_migrate.shards import DENSE
 
@@ -45,7 +45,7 @@ class _Speller:
             raise self._unknown(error) from None
         self._refuse_derived_from_surroundings()
         without = self._without_resolvers()
-        is_open = None in fixed.values()
+        is_open = None in fixed.values() or self._has_open_size()
         literal = None if number is None or is_open else str(number)
         is_right = not is_open and len(set(fixed.values())) == 1
         usable = None if without and interpolation is not None and "${mul:" in interpolation else interpolation
@@ -85,6 +85,14 @@ class _Speller:
         if "Unsupported interpolation type" in str(error):
             todo = "write the number itself: what a resolver of your own says is not known here"
         return Refused(f"cannot be computed: {error}", todo)
+
+    def _has_open_size(self) -> bool:
+        """Whether the environment, or a resolver that is not known here, has a say in the size itself."""
+        return any(
+            isinstance(use.side.size, Computed)
+            and open_leaves(self.stock.runs.resolved(use.recipe, use.world).resolution, use.side.size)
+            for use in self.uses
+        )
 
     def _without_resolvers(self) -> str | None:
         """Why no interpolation can be written: the proof has seen it fail, or a recipe whose launcher has no `mul`."""
@@ -136,6 +144,8 @@ class _Speller:
     def _why_not(self, interpolation: str | None, without: str | None) -> Refused:
         name = self.setting.axis.abbreviation
         key = self.setting.axis.parallel_size
+        if self._has_open_size():
+            return Refused("comes from the environment, which no number follows", "write the number itself")
         if self.style is not Style.LITERAL and without and interpolation is not None:
             todo = "write the numbers with --style literal"
             if any(self.stock.tree.is_ambiguous(use.recipe) for use in self.uses):

@@ -19,7 +19,7 @@ from gtp_migrate.runs.models import (
     Kind,
     Model,
 )
-from gtp_migrate.runs.runs import Resolved
+from gtp_migrate.runs.runs import Resolved, open_leaves
 from gtp_migrate.runs.topology import TopologyError, old_size, parallel_size, shard_count, side
 from gtp_migrate.shards import AXES, shards_from_size
 
@@ -38,8 +38,12 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
         model = stock.runs.resolved(need.recipe, world).model(need.model)
         if model is None:
             return None
+        of = side(model.cfg, need.axis)
+        resolution = stock.runs.resolved(need.recipe, world).resolution
+        if isinstance(of.size, Computed) and open_leaves(resolution, of.size):
+            return None  # no number follows it
         try:
-            number = Use(need.recipe, world, model, side(model.cfg, need.axis), None, None).shards()
+            number = Use(need.recipe, world, model, of, None, None).shards()
         except TopologyError:
             return None
         numbers.add(number)

@@ -30,11 +30,14 @@ RESOLVERS = {
 OLDEST_RESOLVERS = frozenset({"add", "mul", "div", "max"})
 #: Resolvers that look at their arguments alone. Others may read any key of the recipe.
 _PLAIN_RESOLVERS = frozenset({*RESOLVERS, "oc.env", "oc.decode"})
+#: How OmegaConf calls a reference to a value that is still to be given.
+MISSING_VALUE = "InterpolationToMissingValueError"
 #: References that one text may go through, with all that they go through: more is a bomb.
 _MOST_STEPS = 100_000
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
 _ONE_REFERENCE = re.compile(r"\$\{(?P<dots>\.*)(?P<name>[A-Za-z_0-9][\w\-]*(?:\.[\w\-]+|\[\w+\])*)\}")
+_ESCAPED = re.compile(r"\\\$\{[^{}]*\}|\\\$\{")
 _RESOLVED = "\0"
 
 
@@ -90,7 +93,8 @@ def parse(text: str) -> Parsed:
     found: list[Reference] = []
     resolvers: set[str] = set()
     is_dynamic = False
-    remaining = text
+    # An escaped one is text: what is in it calls nothing.
+    remaining = _ESCAPED.sub("", text)
     while match := _INNERMOST.search(remaining):
         content = match[1].strip()
         name, colon, _ = content.partition(":")
@@ -339,7 +343,7 @@ class Resolution:
                 return self._by_omegaconf(real)
             found = raw(found)
             if isinstance(found, str) and found == MISSING:
-                return Unresolved(f"InterpolationToMissingValueError: {dotted(real)} is still to be given")
+                return Unresolved(f"{MISSING_VALUE}: {dotted(real)} is still to be given")
             return found if not isinstance(found, (dict, list)) else plain(found)
         return self._by_omegaconf(path)
 

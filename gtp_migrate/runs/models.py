@@ -131,6 +131,27 @@ def mappings(
     return list(found.items())
 
 
+def conditions(recipe: dict[Any, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    """What decides whether a model is made in Python: the path of each value, and the value that makes one."""
+    yield ("policy", "generation", "backend"), "megatron"
+    yield ("policy", "generation", "colocated", "enabled"), True
+    yield (*TEACHERS[:1], "enabled"), True
+    yield (*TEACHERS, "enabled"), True
+    for path in (("policy", MEGATRON_CFG), ("value", MEGATRON_CFG), ("teacher", MEGATRON_CFG)):
+        if isinstance(at(recipe, path), dict):
+            yield (*path, "enabled"), True
+
+
+def sizes_of_python_models(recipe: dict[Any, Any]) -> Iterator[tuple[KeyPath, str]]:
+    """Parallel sizes that models made in Python have of their own: the mapping and the key."""
+    teachers = at(recipe, TEACHER_OVERRIDES)
+    entries = [(*TEACHER_OVERRIDES, alias) for alias in teachers] if isinstance(teachers, dict) else []
+    for path in (GENERATION_CFG, DEFAULT_TEACHER, *entries):
+        for mapping in (path, (*path, MEGATRON_CFG_OVERRIDES)):
+            for key in (TP, ETP, EP):
+                yield mapping, key
+
+
 def makes_models(path: KeyPath) -> bool:
     """Whether the value at a path of a recipe has a say in its models and their layout."""
     return not _CONCERNS.isdisjoint(path)

@@ -7,31 +7,34 @@ a model is what holds in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.interpolation import (
+    MISSING_VALUE,
     RESOLVERS,
     Computed,
     Resolution,
     Unresolved,
-    entry_of,
     parse,
     value_of,
 )
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, TP, KeyPath
 from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.recipes.values import Leaf, at, raw
 from gtp_migrate.runs.models import (
     Kind,
     Model,
     TooManyModelsError,
     algorithms,
+    conditions,
     has_to_have_sizes,
     makes_models,
     mappings,
     models,
+    sizes_of_python_models,
 )
 from gtp_migrate.runs.nemo_rl import Launchers
 
@@ -60,8 +63,8 @@ class World:
     other_reading: bool = False
     #: Teachers as a launcher makes them (:func:`gtp_migrate.runs.models.models`).
     as_launched: bool = True
-    #: Parallel sizes that come from elsewhere, by their paths.
-    supplied: tuple[tuple[KeyPath, int], ...] = ()
+    #: Values that come from elsewhere, by their paths: parallel sizes, and what decides whether a model is built.
+    supplied: tuple[tuple[KeyPath, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,8 +211,9 @@ class Runs:
             if isinstance(value, Computed):
                 if value.leaf.value.startswith("${oc.env:"):
                     continue  # a text, whatever it says
-                if isinstance(value.value, Unresolved) or depends_on_surroundings(resolved.resolution, value):
-                    yield key, "environment"
+                if open_leaves(resolved.resolution, value):
+                    is_missing = isinstance(value.value, Unresolved) and MISSING_VALUE in value.value.why
+                    yield key, "missing" if is_missing else "environment"
             elif value_of(value) == MISSING:
                 yield key, "missing"
             elif key == TP and key not in model.cfg and has_to_have_sizes(model.path, algorithms(resolved.tree)):
@@ -217,28 +221,22 @@ class Runs:
 
     def _supplies(
         self, first: Resolved, open_keys: dict[KeyPath, dict[str, str]]
-    ) -> Iterator[tuple[tuple[KeyPath, int], ...]]:
+    ) -> Iterator[tuple[tuple[KeyPath, Any], ...]]:
         """What may be supplied for all that is open: two ways where anything is."""
-        fixed: dict[KeyPath, int] = {}
-        tried: dict[KeyPath, tuple[int | None, int | None]] = {}
+        fixed: dict[KeyPath, Any] = {}
+        tried: dict[KeyPath, tuple[Any, Any]] = {}
         for model in first.models:
-            if model.kind is not Kind.MAPPING:
-                continue
-            real, _ = first.resolution.lookup.find(model.path)
-            why = open_keys.get(model.path, {})
-            for key in (TP, ETP, EP):
-                assumed = self.assumed.of(key)
-                is_absent = key not in model.cfg or value_of(model.cfg[key]) == MISSING
-                if is_absent and assumed is not None:
-                    fixed[_of(real, key)] = assumed
-                elif key in why and model.is_on:
-                    index = 2 * len(tried) % len(_PRIMES)
-                    one, other = _PRIMES[index], _PRIMES[index + 1]
-                    tried[_of(real, key)] = (1 if key == EP else one, other)
-            has_tp = _of(real, TP) in fixed or _of(real, TP) not in tried
-            if model.is_on and not has_tp and ETP not in model.cfg and not self._etp_is_derived(model):
-                # Whoever supplies the TP may supply an ETP as well.
-                tried[_of(real, ETP)] = (None, _PRIMES[(2 * len(tried) + 1) % len(_PRIMES)])
+            if model.kind is Kind.MAPPING:
+                self._supply_mapping(first, model, open_keys.get(model.path, {}), fixed, tried)
+        for path, key in sizes_of_python_models(first.tree):
+            value = at(first.tree, (*path, key))
+            if isinstance(value, Computed) and not value.leaf.value.startswith("${oc.env:"):
+                _try_both(tried, open_leaves(first.resolution, value), key)
+        for path, other in conditions(first.tree):
+            value = at(first.tree, path)
+            if isinstance(value, Computed) and open_leaves(first.resolution, value):
+                # Once as what builds the model, once as it is.
+                tried[value.path] = (other, None if isinstance(value.value, Unresolved) else value.value)
         for index in (0, 1) if tried else (0,):
             chosen = {path: values[index] for path, values in tried.items()}
             yield tuple(
@@ -247,6 +245,29 @@ class Runs:
                     key=lambda item: [str(key) for key in item[0]],
                 )
             )
+
+    def _supply_mapping(
+        self,
+        first: Resolved,
+        model: Model,
+        why: dict[str, str],
+        fixed: dict[KeyPath, Any],
+        tried: dict[KeyPath, tuple[Any, Any]],
+    ) -> None:
+        real, _ = first.resolution.lookup.find(model.path)
+        for key in (TP, ETP, EP):
+            assumed = self.assumed.of(key)
+            value = model.cfg.get(key)
+            if (key not in model.cfg or value_of(value) == MISSING) and assumed is not None:
+                fixed[_of(real, key)] = assumed
+            elif key in why and (model.is_on or isinstance(value, Computed)):
+                # Where it is open, so that all that follows it follows.
+                leaves = open_leaves(first.resolution, value) if isinstance(value, Computed) else {_of(real, key)}
+                _try_both(tried, leaves, key)
+        is_absent = TP not in model.cfg and _of(real, TP) in tried
+        if model.is_on and is_absent and ETP not in model.cfg and not self._etp_is_derived(model):
+            # Whoever supplies the TP may supply an ETP as well.
+            tried[_of(real, ETP)] = (None, _PRIMES[(2 * len(tried) + 1) % len(_PRIMES)])
 
     def _etp_is_derived(self, model: Model) -> bool:
         """Whether an absent ETP is 1, whatever is supplied: EP is more than 1."""
@@ -258,20 +279,33 @@ def _of(mapping: KeyPath, key: str) -> KeyPath:
     return (*mapping, key)
 
 
-def depends_on_surroundings(resolution: Resolution, value: Computed) -> bool:
-    """Whether a value may be another one where it is run: by the environment, by a resolver that is not known here."""
-    leaves = [value.leaf]
-    for target in resolution.reach(value.path):
-        if not target:
-            return True
-        entry = entry_of(resolution.lookup.find(target)[1])
-        if entry is not None and entry.is_interpolation:
-            leaves.append(entry)
+def _try_both(tried: dict[KeyPath, tuple[Any, Any]], leaves: Iterable[KeyPath], key: str) -> None:
+    """Two values that are nowhere else for each of these places."""
+    for leaf in sorted(leaves, key=str):
+        if leaf not in tried:
+            index = 2 * len(tried) % len(_PRIMES)
+            tried[leaf] = (1 if key == EP else _PRIMES[index], _PRIMES[index + 1])
+
+
+def open_leaves(resolution: Resolution, value: Computed) -> set[KeyPath]:
+    """Where a value is open: the places that it comes from at which the environment, the command line or a resolver
+    that is not known here has a say."""
     pure = {*RESOLVERS, "oc.decode"}
-    return any(not parse(leaf.value).resolvers <= pure for leaf in leaves)
+    found: set[KeyPath] = set()
+    for path in (value.path, *resolution.reach(value.path)):
+        if not path:
+            return {value.path}
+        real, node = resolution.lookup.find(path)
+        if raw(node) == MISSING or (
+            isinstance(node, Leaf) and node.is_interpolation and not parse(node.value).resolvers <= pure
+        ):
+            found.add(real)
+    if not found and isinstance(value.value, Unresolved):
+        return {value.path}
+    return found
 
 
-def _with(root: dict[Any, Any], path: KeyPath, value: int) -> dict[Any, Any]:
+def _with(root: dict[Any, Any], path: KeyPath, value: Any) -> dict[Any, Any]:
     """The recipe with one value put in."""
     if not path:
         return root

@@ -90,7 +90,9 @@ class Installation:
         for hook in self._hooks if sys.modules.get(name) else ():
             if hook.module == name:
                 *path, attribute = hook.target.partition(":")[2].split(".")
-                owner = functools.reduce(lambda owner, step: getattr(owner, step, None), path, sys.modules[name])
+                owner: Any = sys.modules[name]
+                for step in path:
+                    owner = getattr(owner, step, None)
                 if owner is None or not self.wrap(owner, attribute, hook.hook):
                     logger.debug("skipped: there is no %s here", hook.target)
 
