@@ -255,7 +255,7 @@ class _Planner:
             return None
         return Refused(
             f"({dotted(path)}) is what no model gets",
-            "remove it; or, if something gets it by a computed name or is meant to get it, write the shards there by hand",
+            "remove it; or, if something gets it by a computed name or is meant to, write the shards there by hand",
             blocks=False,
         )
 
