@@ -1,26 +1,21 @@
-"""The command `gtp-migrate`: what it starts with. `python -m gtp_migrate` does the same.
-
-Most runs, in hooks and in CI, find nothing to do: those end here, before any library for more is imported.
-"""
+"""The command `gtp-migrate`: what it starts with. `python -m gtp_migrate` does the same."""
 
 from __future__ import annotations
 
 import gc
 import sys
 
-from gtp_migrate.recipes.survey import Survey, survey
+from gtp_migrate.first_look import first_look, has_nothing, say_nothing_to_do
 from gtp_migrate.streams import guarded_streams
-
-#: Options that have no say in whether there is anything to do, and take no value.
-_PLAIN_OPTIONS = frozenset({"--dry-run", "--check", "-q", "--quiet", "-v", "--verbose", "--no-ignore"})
 
 
 def main() -> None:
-    """Runs the command with the arguments of the process."""
+    """Runs the command with the arguments of the process. Where there is nothing to do, no library for more is
+    imported."""
     with guarded_streams() as tally:
         # What is read stays until the end, and none of it hangs together in circles: looking for those costs a tenth.
         gc.set_threshold(100_000, 50, 50)
-        surveyed = _first_look(sys.argv[1:])
+        surveyed = first_look(sys.argv[1:])
         if surveyed is not None and has_nothing(surveyed):
             if not {"-q", "--quiet"} & set(sys.argv):
                 say_nothing_to_do(surveyed)
@@ -28,31 +23,6 @@ def main() -> None:
         from gtp_migrate.cli import app
 
         app(prog_name="gtp-migrate", obj=(tally, surveyed))
-
-
-def _first_look(arguments: list[str]) -> Survey | None:
-    """Reads the given files, where the arguments are plain enough to tell which; None where they are not."""
-    options = {argument for argument in arguments if argument.startswith("-")}
-    paths = [argument for argument in arguments if not argument.startswith("-")]
-    if not paths or not options <= _PLAIN_OPTIONS or {"--dry-run", "--check"} <= options:
-        return None
-    try:
-        return survey(paths, no_ignore="--no-ignore" in options)
-    except OSError:
-        return None
-
-
-def has_nothing(surveyed: Survey) -> bool:
-    """Whether no file, given or inherited from, can hold a setting, and nothing has to be said of any."""
-    if surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored:
-        return False
-    return not surveyed.inherits_from_outside()
-
-
-def say_nothing_to_do(surveyed: Survey) -> None:
-    """The last line of a run that finds nothing."""
-    files = "1 file" if surveyed.count == 1 else f"{surveyed.count:,} files"
-    print(f"Nothing to migrate in {files}.", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from gtp_migrate import __version__
-from gtp_migrate.__main__ import has_nothing, say_nothing_to_do
+from gtp_migrate.first_look import has_nothing, say_nothing_to_do
 from gtp_migrate.forms import Style, Target
 from gtp_migrate.problems import JudgeError
 from gtp_migrate.recipes.survey import Progress, Survey, survey
@@ -65,9 +65,13 @@ def _version(value: bool) -> None:
 def migrate(
     context: typer.Context,
     paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH...", help="Recipe files, and folders of recipes (*.yaml, *.yml at any depth)."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help="Recipe files, and folders of recipes (*.yaml, *.yml at any depth).",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Write nothing; print the changes as a diff on stdout, for git apply."),
@@ -75,6 +79,23 @@ def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 if anything is left to migrate.")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Write nothing; say of each recipe why its numbers are what they are, and of a checkpoint's "
+            "run_config.yaml what loading it does (at --tp, --etp, --ep).",
+        ),
+    ] = False,
+    doctor: Annotated[
+        bool,
+        typer.Option(
+            "--doctor",
+            help="Write nothing; say which Megatron packages and NeMo-RL are here, what they take, and what to do. "
+            "Looks around PATH too, if one is given.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --doctor: as JSON, for bug reports.")] = False,
     target: Annotated[
         TargetOption,
         typer.Option(
@@ -137,8 +158,20 @@ def migrate(
     Exit codes: 0 done, or nothing to do; 1 with --check, something is left to migrate; 2 wrong usage;
     3 some recipes need a person (the rest was done).
     """
-    if dry_run and check:
-        _wrong("--dry-run and --check exclude each other; give one of them")
+    modes = {"--dry-run": dry_run, "--check": check, "--explain": explain, "--doctor": doctor}
+    if len(given := [name for name, is_given in modes.items() if is_given]) > 1:
+        _wrong(f"{' and '.join(given)} exclude each other; give one of them")
+    if as_json and not doctor:
+        _wrong("--json goes with --doctor; give both")
+    if doctor:
+        from gtp_migrate.ask import questions
+
+        raise typer.Exit(questions.doctor(paths or [], as_json))
+    if not paths:
+        _wrong("no PATH is given; name recipe files, or folders of recipes")
+    if explain:
+        asked = _options(paths, target, style, (tp, etp, ep), runtime_shim, False, maps or [])
+        raise typer.Exit(_explain(asked, tuple(exclude or ())))
     with _progress(quiet) as progress:
         tally, surveyed = context.obj or (Tally(), None)
         if surveyed is None:
@@ -147,7 +180,8 @@ def migrate(
             except OSError as error:
                 path = safe_text(str(error.filename))
                 _wrong(f"{path}: cannot be read ({error.strerror}); give a file or a folder that is there")
-            if has_nothing(surveyed):
+            # Where folders stand for others, only those who know which can tell what a file inherits.
+            if not maps and has_nothing(surveyed):
                 if not quiet:
                     say_nothing_to_do(surveyed)
                 return
@@ -185,6 +219,20 @@ def _options(
 
     form = None if target is TargetOption.AUTO else Target(target.value)
     return Options(tuple(paths), form, style, Assumed(*assumed), runtime_shim, prove_real, _maps(maps))
+
+
+def _explain(options: Options, exclude: tuple[str, ...]) -> int:
+    from gtp_migrate.ask import questions
+    from gtp_migrate.runs.nemo_rl import UndecidedError
+
+    try:
+        return questions.explain(options.paths, options, exclude)
+    except OSError as error:
+        _wrong(
+            f"{safe_text(str(error.filename))}: cannot be explained ({error.strerror}); give one recipe or run_config"
+        )
+    except UndecidedError as error:
+        _wrong(str(error))
 
 
 def _work_out(options: Options, surveyed: Survey, progress: Progress) -> Outcome:
@@ -272,14 +320,3 @@ def _start_bar() -> tuple[Any, Any]:
     bar = Progress(console=console, transient=True)
     bar.start()
     return bar, bar.add_task("", total=None)
-
-
-def main() -> None:
-    """The command `gtp-migrate`."""
-    from gtp_migrate.__main__ import main
-
-    main()
-
-
-if __name__ == "__main__":
-    main()

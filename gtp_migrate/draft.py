@@ -14,8 +14,8 @@ from gtp_migrate.plan.planner import Plan, Planned, plan
 from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.proof import Failure, Proof, same_elsewhere
-from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.runs import Runs
 
 

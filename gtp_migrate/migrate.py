@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gtp_migrate.draft import draft
 from gtp_migrate.forms import Style, Target
 from gtp_migrate.outcome import Outcome
-from gtp_migrate.plan.stock import take_stock
+from gtp_migrate.plan.stock import Stock, take_stock
 from gtp_migrate.recipes.checkout import Surroundings, surroundings
 from gtp_migrate.recipes.discover import Found, discover, shorten
 from gtp_migrate.recipes.survey import Progress, Survey
@@ -36,13 +36,30 @@ class Options:
     maps: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Worked:
+    """What was worked out."""
+
+    outcome: Outcome
+    #: All that is known of the runs; None where no recipe has a setting.
+    stock: Stock | None
+
+
 def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: None) -> Outcome:
+    """What :func:`work_out` makes of the given files."""
+    return work_out(options, surveyed, progress).outcome
+
+
+def work_out(
+    options: Options, surveyed: Survey, progress: Progress = lambda *_: None, always: Iterable[str] = ()
+) -> Worked:
     """Works out everything, and proves it. Nothing is written.
 
     Args:
         options: what a person asked for.
         surveyed: the given files.
         progress: called now and then.
+        always: given recipes to look at whatever they have, by id.
 
     Raises:
         UndecidedError: nobody can tell which form to write.
@@ -50,10 +67,10 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
     """
     outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
     checkouts = surroundings(options.paths)
-    tree = read_tree(surveyed, _in(checkouts), options.maps)
+    tree = read_tree(surveyed, _in(checkouts), options.maps, always=always)
     _note(outcome, surveyed, checkouts, tree)
     if not tree.recipes:
-        return outcome
+        return Worked(outcome, None)
     # Also what a recipe inherits from may stand in a NeMo-RL, as in a submodule beside the recipes.
     layers = {layer for recipe in tree.recipes for layer in (recipe, *tree.orders.get(recipe, ()))}
     roots = nemo_rl.around(layers) or nemo_rl.installed()
@@ -69,7 +86,7 @@ def migrate(options: Options, surveyed: Survey, progress: Progress = lambda *_: 
     outcome.notes += judge.notes
     mention(outcome, tree)
     outcome.problems = sorted(dict.fromkeys(outcome.problems), key=lambda problem: problem.place)
-    return outcome
+    return Worked(outcome, stock)
 
 
 def _in(checkouts: Surroundings) -> Iterable[Found]:

@@ -14,8 +14,8 @@ from gtp_migrate.plan.stock import is_pinned
 from gtp_migrate.problems import Place, RecipeError
 from gtp_migrate.recipes.interpolation import Computed, Resolution, Unresolved, entry_of, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, NEW_KEYS, OLD_KEY_TEXT, SETTINGS, TP, KeyPath, dotted
-from gtp_migrate.recipes.layer import Layer, Leaf, raw, same
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.layer import Layer
+from gtp_migrate.recipes.values import Leaf, at, raw, same
 from gtp_migrate.runs.models import GENERATION_CFG, MEGATRON_CFG_OVERRIDES, TEACHERS, Model
 from gtp_migrate.runs.runs import Resolved, Runs, World
 from gtp_migrate.runs.topology import ABSENT, Topology, TopologyError, side, topology
@@ -191,6 +191,9 @@ class _Comparison:
         changed: list[KeyPath] = []
         for path, one, other in differences(old.resolution.root, new.resolution.root, exact=False):
             changed.append(path)
+            if path[-1] == MODEL_OVERRIDES:
+                # NeMo-RL looks whether there is anything in it: an inherited null says the same as an empty mapping.
+                one, other = (_NOTHING if raw(each) is None else each for each in (one, other))
             if not _is_setting(path, one, other):
                 yield self._failure(f"{dotted(path)} would change, which is no setting")
         for path, leaf in new.resolution.touched(changed):
@@ -315,19 +318,17 @@ def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
     of a model made in Python, which are compared model by model."""
     if path[-1] in SETTINGS:
         return True
-    if any(path[: len(own)] == own for own in _MODELS_OWN) and not _HUSKS.isdisjoint(path):
+    is_models_own = any(path[: len(own)] == own for own in _MODELS_OWN)
+    if is_models_own and not _HUSKS.isdisjoint(path):
         return True
-    if path[-1] == MODEL_OVERRIDES:
-        # NeMo-RL looks whether there is anything in it: null says the same as an empty mapping.
-        one, other = (_NOTHING if raw(each) is None else each for each in (one, other))
     if one is not _NOTHING and other is not _NOTHING:
         return False
-    return _is_all_settings(path[-1], other if one is _NOTHING else one)
+    return _is_all_settings(path[-1], other if one is _NOTHING else one, is_models_own)
 
 
-def _is_all_settings(key: Any, value: Any) -> bool:
-    if key in SETTINGS:
+def _is_all_settings(key: Any, value: Any, is_models_own: bool) -> bool:
+    if key in SETTINGS or (key in _HUSKS and is_models_own):
         return True
     if not isinstance(value, dict) or (not value and key not in _HUSKS):
         return False
-    return key == MEGATRON_CFG_OVERRIDES or all(_is_all_settings(name, inner) for name, inner in value.items())
+    return all(_is_all_settings(name, inner, is_models_own) for name, inner in value.items())

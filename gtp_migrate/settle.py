@@ -15,8 +15,8 @@ from gtp_migrate.problems import Problem
 from gtp_migrate.proof import Failure
 from gtp_migrate.recipes.interpolation import entry_of
 from gtp_migrate.recipes.keys import OLD_KEY_TEXT
-from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.models import Kind
 from gtp_migrate.runs.runs import Runs
 from gtp_migrate.runs.topology import side
@@ -156,14 +156,15 @@ def _say_outside(outcome: Outcome, stock: Stock, layers: Mapping[str, list[str]]
 
 def mention(outcome: Outcome, tree: Tree) -> None:
     """Names old keys in texts, where nobody can tell what becomes of them: a line a file."""
+    said = {problem.place for problem in outcome.problems}
     seen: set[str] = set()
     for recipe, layer in tree.layers.items():
-        if not layer.mentions or layer.source.real in seen or not tree.files[recipe].given:
+        places = [place for place in layer.mentions if place not in said]
+        if not places or layer.source.real in seen or not tree.files[recipe].given:
             continue
         seen.add(layer.source.real)
-        more = len(layer.mentions) - 1
-        lines = f", and {more} more" if more else ""
+        lines = f", and {len(places) - 1} more" if len(places) > 1 else ""
         what = f"mentions {OLD_KEY_TEXT} in a text or a longer key{lines}"
         todo = "look whether something reads it there, and write the number of shards instead"
-        outcome.problems.append(Problem(layer.mentions[0], what, todo))
+        outcome.problems.append(Problem(places[0], what, todo))
         outcome.left = True

@@ -1,6 +1,7 @@
-"""What to change, where, and why.
+"""What to change, where, and why: a pure function of the stock and of what the proof has asked for.
 
-`settings` takes stock: which entry of which file counts in which recipes. `spelling` says how a new value can be
-written. `planner` decides, and says what needs a person. `changes` is what comes out. Nothing is read or
-written but through the tree, and nothing after this decides anything.
+`stock` takes stock: which entry of which file counts for which models of which runs. `conflicts` finds old and new
+settings that disagree, `numbers` works out a new value and `spelling` how it can be written, `own` gives a model a
+number of its own. `planner` puts it together; `changes` is what comes out, `needs` what the proof may ask for,
+`refused` why a setting is left.
 """

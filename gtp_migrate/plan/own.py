@@ -9,8 +9,8 @@ from gtp_migrate.plan.changes import Add
 from gtp_migrate.plan.needs import OwnNumber
 from gtp_migrate.plan.stock import Stock, Use
 from gtp_migrate.recipes.interpolation import Computed, parse, value_of
-from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, KeyPath
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, TP, KeyPath
+from gtp_migrate.recipes.values import at
 from gtp_migrate.runs.models import (
     DEFAULT_TEACHER,
     GENERATION_CFG,
@@ -83,7 +83,7 @@ class _Adder:
         overrides = (*path, MODEL_OVERRIDES)
         if MODEL_OVERRIDES in self.layer.merged_keys.get(path, ()) or self._is_shared(overrides):
             # An own `model_overrides` hides the one that is merged in: it needs all that is in that.
-            return Add(path, MODEL_OVERRIDES, self._whole(), self.after)
+            return Add(path, MODEL_OVERRIDES, self._whole(), TP)
         return self._count(self._real(overrides))
 
     def _to_teacher(self) -> Add:
@@ -114,7 +114,7 @@ class _Adder:
             return self._count(GENERATION_CFG)
         if isinstance(own.get(MODEL_OVERRIDES), dict):
             return self._count((*GENERATION_CFG, MODEL_OVERRIDES))
-        return Add(self._real(GENERATION_CFG), MODEL_OVERRIDES, self._whole(), self.after)
+        return Add(self._real(GENERATION_CFG), MODEL_OVERRIDES, self._whole(), TP)
 
     def _count(self, path: KeyPath) -> Add:
         if any(setting.path == (*path, self.key) for setting in self.layer.settings):

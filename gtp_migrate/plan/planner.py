@@ -12,25 +12,23 @@ from typing import Any
 
 from gtp_migrate.forms import Form, Style, Target
 from gtp_migrate.plan.changes import Add, Change, Drop, Move, Replace, Spot
+from gtp_migrate.plan.conflicts import conflicts
 from gtp_migrate.plan.describe import describe_parallel, parallel_of
-from gtp_migrate.plan.needs import KeepHusk, Need, NoInterpolation, OwnNumber
+from gtp_migrate.plan.needs import KeepHusk, Need, OwnNumber
+from gtp_migrate.plan.numbers import new_value
 from gtp_migrate.plan.own import own_number
+from gtp_migrate.plan.refused import Refused
 from gtp_migrate.plan.spelling import (
-    as_interpolation,
-    as_number,
     direct_uses,
-    fixed_numbers,
     one_level_up,
-    stands_beside,
     written,
 )
-from gtp_migrate.plan.stock import Setting, Stock, Use
+from gtp_migrate.plan.stock import Setting, Stock
 from gtp_migrate.problems import Place, Problem
-from gtp_migrate.recipes.interpolation import entry_of, is_one, value_of
-from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, MODEL_OVERRIDES, OLD_KEY_TEXT, TP, KeyPath, dotted
-from gtp_migrate.recipes.layer import Leaf
-from gtp_migrate.runs.topology import TopologyError, effective_ep, old_size
-from gtp_migrate.shards import DENSE
+from gtp_migrate.recipes.interpolation import is_one
+from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, MODEL_OVERRIDES, KeyPath, dotted
+from gtp_migrate.recipes.values import Leaf
+from gtp_migrate.runs.topology import TopologyError
 
 
 @dataclass(frozen=True)
@@ -72,19 +70,6 @@ class Plan:
         return files
 
 
-class _Refused(Exception):
-    """A setting that needs a person: what is wrong with it, and what to do."""
-
-    def __init__(self, what: str, todo: str, *, blocks: bool = True, is_whole: bool = False) -> None:
-        super().__init__(what)
-        self.what = what
-        self.todo = todo
-        #: Whether the file cannot be changed at all for it.
-        self.blocks = blocks
-        #: Whether `what` names the setting itself.
-        self.is_whole = is_whole
-
-
 def plan(stock: Stock, needs: frozenset[Need], style: Style) -> Plan:
     """Plans all changes.
 
@@ -111,6 +96,7 @@ class _Planner:
         self.shadowed = {
             hidden.key: self.by_key[own.key] for layer in self.tree.layers.values() for hidden, own in layer.shadowed
         }
+        self.entries: dict[str, dict[KeyPath, Leaf]] = {}
         self.husks = {need.real for need in needs if isinstance(need, KeepHusk)}
 
     def plan(self) -> Plan:
@@ -121,7 +107,10 @@ class _Planner:
                 # One that was not given is not ours to mend, and nobody can train it today.
                 if file.given or recipe in self.tree.unknown_parents:
                     self.problems[error.problem] = None
-        self._compare_old_and_new()
+        for conflict in conflicts(self.stock):
+            self.problems[conflict.problem] = None
+            self.left.add(conflict.setting.entry.key)
+            self.blocked |= conflict.blocked
         for setting in self.stock.settings:
             self._decide(setting)
         for need in sorted((need for need in self.needs if isinstance(need, OwnNumber)), key=repr):
@@ -133,79 +122,6 @@ class _Planner:
         self.left.add(setting.entry.key)
         if blocks:
             self.blocked.add(setting.recipe)
-
-    # -- old and new setting for one model -------------------------------------------------------------
-
-    def _compare_old_and_new(self) -> None:
-        """They agree, or the new one is the later word, or nobody can say."""
-        seen: set[tuple[str, str, str]] = set()
-        for setting in self.stock.settings:
-            for use in (*setting.uses, *setting.overruled) if setting.form is Form.SIZE else ():
-                known = (use.recipe, use.model.name, use.side.axis.name)
-                if known not in seen:
-                    seen.add(known)
-                    self._compare(use)
-
-    def _compare(self, use: Use) -> None:
-        of = use.side
-        old = entry_of(of.size)
-        try:
-            if old is None or (size := old_size(of)) is None:
-                return
-        except TopologyError:
-            return  # said where the setting itself is decided
-        try:
-            needed = (
-                use.shards() if len(self.stock.runs.run(use.recipe).worlds) == 1 or not use.world.supplied else None
-            )
-        except TopologyError:
-            needed = None
-        override, typed = entry_of(of.override), entry_of(of.typed)
-        counts = typed if self.target is Target.MEGATRON_CFG and typed else override
-        for new, value in ((override, of.override), (typed, of.typed)):
-            if new is None:
-                continue
-            shards = value_of(value)
-            is_later = self._is_later(use.recipe, new, old)
-            if new.value is None:
-                # Core takes the size where the count is null; whoever wrote null over a size meant off.
-                agree = not is_later
-                if new is typed and self.target is Target.MODEL_OVERRIDES:
-                    self._typed_null(use, old, new)
-                    return
-            else:
-                agree = (shards == needed and needed is not None) or (new is counts and is_later)
-            if not agree:
-                self._conflict(use, old, new, size, shards)
-                return
-
-    def _is_later(self, recipe: str, one: Leaf, other: Leaf) -> bool:
-        """Whether `one` stands in a later layer of the recipe than `other`, so that it has the last word."""
-        reals = [self.tree.files[layer].found.real for layer in self.tree.orders[recipe]][::-1]
-        return reals.index(one.source.real) < reals.index(other.source.real)
-
-    def _conflict(self, use: Use, old: Leaf, new: Leaf, size: int, shards: object) -> None:
-        is_same_file = old.source.real == new.source.real
-        where = f"line {new.line}" if is_same_file else new.place.file_and_line
-        setting = self.by_key[old.key]
-        whose = (
-            "" if old.source.real == self.tree.files[use.recipe].found.real else f" in {self.tree.shown(use.recipe)}"
-        )
-        what = (
-            f"the old setting (size {size}) and the new one ({'null' if shards is None else shards} shards, {where}) "
-            f"say different things{whose}"
-        )
-        self._refuse(setting, what, "keep the one that is right and run again", blocks=True)
-        self.blocked.update((use.recipe, self.by_key[new.key].recipe if new.key in self.by_key else use.recipe))
-
-    def _typed_null(self, use: Use, old: Leaf, new: Leaf) -> None:
-        setting = self.by_key[old.key]
-        what = (
-            f"cannot become model_overrides.{setting.axis.num_weight_shards}: {new.place.file_and_line} has the same "
-            f"key in {MEGATRON_CFG}, and NeMo-RL rejects the one beside the other"
-        )
-        todo = f"remove the null of {new.place.file_and_line}, or give --target {Target.MEGATRON_CFG.value}"
-        self._refuse(setting, what, todo, blocks=True)
 
     # -- one setting -----------------------------------------------------------------------------------
 
@@ -224,7 +140,7 @@ class _Planner:
                     self._move_override(setting)
             else:
                 self._replace_size(setting)
-        except _Refused as refused:
+        except Refused as refused:
             what = refused.what if refused.is_whole else f"{setting.key} {refused.what}"
             self._refuse(setting, what, refused.todo, blocks=refused.blocks)
 
@@ -235,9 +151,15 @@ class _Planner:
             todo = "remove it, or write it under model_overrides if GTP is wanted"
             self.problems[Problem(setting.entry.place, what, todo)] = None
 
+    def _entries_of(self, recipe: str) -> dict[KeyPath, Leaf]:
+        """The settings of a file, by where they stand in it."""
+        if recipe not in self.entries:
+            self.entries[recipe] = {entry.path: entry for entry in self.tree.layers[recipe].settings}
+        return self.entries[recipe]
+
     def _beside(self, setting: Setting) -> tuple[Setting | None, Setting | None, Setting | None]:
         """Old size, override and typed count of the same axis in the same mapping of the file, this one left out."""
-        entries = {entry.path: entry for entry in self.tree.layers[setting.recipe].settings}
+        entries = self._entries_of(setting.recipe)
         overrides = setting.entry.path[:-1]
 
         def find(path: KeyPath) -> Setting | None:
@@ -257,7 +179,7 @@ class _Planner:
                 what = (
                     f"says {value}, and megatron_cfg.{setting.key} (line {typed.entry.line}) says {typed.entry.value}"
                 )
-                raise _Refused(what, "keep the one that is right and run again")
+                raise Refused(what, "keep the one that is right and run again")
             self._change(setting, Drop)
         elif value is None and size is not None and size.entry.value is not None:
             self._change(setting, Drop)
@@ -271,12 +193,12 @@ class _Planner:
             self._replace_unused(setting)
             return
         if isinstance(value, (dict, list)):
-            raise _Refused("is not a number", "correct it and run again")
+            raise Refused("is not a number", "correct it and run again")
         if isinstance(value, str) and "${" in value:
             if not is_one(value):
-                raise _Refused(f"has a text around its interpolation ({value})", "make it one `${…}`")
+                raise Refused(f"has a text around its interpolation ({value})", "make it one `${…}`")
         elif value is not None and value != MISSING and (type(value) is not int or value < 1):
-            raise _Refused(f"must be a positive integer or null, not {written(value)}", "correct it and run again")
+            raise Refused(f"must be a positive integer or null, not {written(value)}", "correct it and run again")
         _, override, typed = self._beside(setting)
         kind: type[Replace] | type[Move] = Replace
         present = override
@@ -290,9 +212,13 @@ class _Planner:
                 return
             if present is typed:
                 what = f"is {value}, and megatron_cfg.{present.key} beside it is null"
-                raise _Refused(what, "keep the one that is right and run again")
+                raise Refused(what, "keep the one that is right and run again")
             self._change(present, Drop)
-        self._change(setting, kind, written(value) if value in (None, MISSING) else self._shards(setting))
+        self._change(
+            setting,
+            kind,
+            written(value) if value in (None, MISSING) else new_value(setting, self.stock, self.needs, self.style),
+        )
 
     def _replace_unused(self, setting: Setting) -> None:
         """An old key that counts for no model, but may still reach one: by `<<`, under the mapping's own word."""
@@ -314,7 +240,7 @@ class _Planner:
         number = "null" if value is None or len(sizes) != 1 else str(value * sizes.pop())
         self._change(setting, Replace, number)
 
-    def _unused(self, setting: Setting) -> _Refused | None:
+    def _unused(self, setting: Setting) -> Refused | None:
         """Why a setting counts for no model; None where that is said of the recipe itself."""
         path = setting.entry.path
         if (MEGATRON_CFG, MODEL_OVERRIDES) in itertools.pairwise(path) and path[-3:-1] != (
@@ -323,136 +249,15 @@ class _Planner:
         ):
             what = f"{dotted(path)} stands deeper in model_overrides than TP does"
             todo = "write the number of shards there by hand: size × TP, or size × ETP"
-            return _Refused(what, todo, blocks=False, is_whole=True)
+            return Refused(what, todo, blocks=False, is_whole=True)
         recipes = [recipe for recipe, order in self.tree.orders.items() if setting.recipe in order]
         if not any(recipe in self.stock.recipes for recipe in recipes):
             return None
-        return _Refused(
+        return Refused(
             f"({dotted(path)}) is what no model gets",
             "remove it; or, if something is meant to get it, write the number of shards there by hand",
             blocks=False,
         )
-
-    def _shards(self, setting: Setting) -> str:
-        """The new value of an old size."""
-        value = setting.entry.value
-        uses = direct_uses(setting)
-        try:
-            sizes = {old_size(use.side) for use in uses}
-            fixed = fixed_numbers(uses)
-            number = as_number(setting, fixed)
-            size = str(value)
-            if isinstance(value, str) and OLD_KEY_TEXT in value:
-                # What it refers to is about to go: only the number itself can stay.
-                if len(sizes) > 1:
-                    raise _Refused(f"({value}) differs from recipe to recipe", "migrate it by hand")
-                size = str(next(iter(sizes)))
-            interpolation = as_interpolation(setting, size, self.stock)
-            is_beside = stands_beside(setting, self.stock)
-        except TopologyError as error:
-            off = next((use.model.name for use in uses if not use.model.is_on and TP not in use.model.cfg), None)
-            if off is not None:
-                what = f"is for {off}, which has no TP and Megatron switched off"
-                raise _Refused(what, "give --tp N, or set TP beside it") from None
-            todo = "correct it and run again"
-            if "Unsupported interpolation type" in str(error):
-                todo = "write the number itself: what a resolver of your own says is not known here"
-            raise _Refused(f"cannot be computed: {error}", todo) from None
-        if None in sizes:
-            # Whatever sets it one day would then be taken for a number of shards.
-            raise _Refused(f"({value}) is null in a recipe that gets it", "write null there, or the size itself")
-        self._refuse_derived_from_surroundings(setting)
-        without = self._without_resolvers(setting)
-        is_open = None in fixed.values()
-        literal = None if number is None or is_open else str(number)
-        is_right = not is_open and len(set(fixed.values())) == 1
-        usable = None if without and interpolation is not None and "${mul:" in interpolation else interpolation
-        if self.style is Style.LITERAL:
-            spelled = literal
-        elif self.style is Style.INTERPOLATION:
-            spelled = usable
-        elif literal is not None and is_right and size.isdigit() and is_beside:
-            spelled = literal
-        else:
-            spelled = usable or literal
-        if spelled is None:
-            raise self._why_not(setting, interpolation, without)
-        return spelled
-
-    def _without_resolvers(self, setting: Setting) -> str | None:
-        """Why no interpolation can be written: the proof has seen it fail, or a recipe whose launcher has no `mul`."""
-        if NoInterpolation(setting.entry.key) in self.needs:
-            return "ends up in a place where an interpolation has no parallel size to refer to"
-        for use in setting.all_uses:
-            run = self.stock.runs.run(use.recipe)
-            if not run.has_resolvers or "mul" not in run.resolvers:
-                return f"is used by {self.tree.shown(use.recipe)}, whose launcher is not known to have the resolver mul"
-        return None
-
-    def _open_key(self, setting: Setting, reason: str) -> str | None:
-        """The key that the parallel size comes from, where that is open for this reason."""
-        for use in direct_uses(setting):
-            keys = [setting.axis.parallel_size]
-            if setting.axis is not DENSE and value_of(use.model.cfg.get(setting.axis.parallel_size)) is None:
-                keys += ["expert_model_parallel_size", TP]
-            opened = self.stock.runs.run(use.recipe).open_keys.get(use.model.path, {})
-            for key in keys:
-                if opened.get(key) == reason:
-                    return key
-        return None
-
-    def _refuse_derived_from_surroundings(self, setting: Setting) -> None:
-        key = self._open_key(setting, "environment")
-        if key is None or key == setting.axis.parallel_size == TP:
-            return
-        nulls = self._may_be_null(setting, key)
-        if key == setting.axis.parallel_size and not nulls:
-            return
-        try:
-            if key == TP and all(effective_ep(use.model.cfg) == 1 for use in direct_uses(setting)):
-                return  # `${..tensor_model_parallel_size}` follows it
-        except TopologyError:
-            pass
-        what = f"needs {setting.axis.abbreviation}, and {key} takes it from the environment"
-        raise _Refused(what, f"set {setting.axis.parallel_size} and run again")
-
-    def _may_be_null(self, setting: Setting, key: str) -> bool:
-        """Whether a value that comes from the environment is null today, so that it may be a number tomorrow."""
-        for use in direct_uses(setting):
-            first = self.stock.runs.resolved(
-                use.recipe, type(use.world)(use.world.other_reading, use.world.as_launched)
-            )
-            model = first.model(use.model.name)
-            if model is not None and key in model.cfg and value_of(model.cfg[key]) is None:
-                return True
-        return False
-
-    def _why_not(self, setting: Setting, interpolation: str | None, without: str | None) -> _Refused:
-        name = setting.axis.abbreviation
-        key = setting.axis.parallel_size
-        if self.style is not Style.LITERAL and without and interpolation is not None:
-            todo = "write the numbers with --style literal"
-            if any(self.tree.is_ambiguous(use.recipe) for use in direct_uses(setting)):
-                without += f", and gets a {name} from `<<: [*A, *B]` that PyYAML 6.0.3 and 6.0.4 read differently"
-                todo = f"set {key} in the mapping itself"
-            elif any(len(self.stock.runs.run(use.recipe).worlds) > 1 for use in direct_uses(setting)):
-                todo = f"set {key} in a file, or give --{name.lower()} N"
-            return _Refused(without, todo)
-        if self._open_key(setting, "environment"):
-            return _Refused(f"has its {name} from the environment, which no number follows", "use --style auto")
-        if any(use.world.supplied for use in direct_uses(setting)):
-            return _Refused(
-                f"gets no {name} from any file, so the number of shards is not known",
-                f"set {key} in a file, or give --{name.lower()} N",
-            )
-        if any(self.tree.is_ambiguous(use.recipe) for use in direct_uses(setting)):
-            what = f"has a {name} from `<<: [*A, *B]` that PyYAML 6.0.3 and 6.0.4 read differently"
-            return _Refused(what, f"set {key} in the mapping itself")
-        if self.style is Style.INTERPOLATION:
-            return _Refused(
-                f"has no key for {name} that every recipe which gets it sets", "write the numbers with --style literal"
-            )
-        return _Refused(f"needs different numbers of shards, and has no key for {name}", "migrate it by hand")
 
     # -- changes ---------------------------------------------------------------------------------------
 

@@ -9,8 +9,7 @@ from typing import Any
 from gtp_migrate.plan.stock import Setting, Stock, Use
 from gtp_migrate.recipes.interpolation import value_of
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, MODEL_OVERRIDES, TP, KeyPath
-from gtp_migrate.recipes.layer import raw
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.values import at, raw
 from gtp_migrate.runs.topology import effective_ep
 from gtp_migrate.shards import DENSE
 
@@ -32,8 +31,11 @@ def fixed_numbers(uses: list[Use]) -> dict[tuple[str, str], int | None]:
     return {model: each.copy().pop() if len(each) == 1 else None for model, each in needs.items()}
 
 
-def as_number(setting: Setting, fixed: dict[tuple[str, str], int | None]) -> int | None:
+def as_number(setting: Setting, fixed: dict[tuple[str, str], int | None], stock: Stock) -> int | None:
     """The number of shards for the mapping that the setting stands in, else the one that most models need."""
+    beside = raw(at(stock.tree.layers[setting.recipe].data, (*setting.entry.path[:-2], setting.axis.parallel_size)))
+    if type(beside) is int and type(setting.entry.value) is int and setting.entry.value * beside in fixed.values():
+        return setting.entry.value * beside
     for use in direct_uses(setting):
         is_own = use.recipe == setting.recipe and use.overrides == setting.entry.path[:-1]
         need = fixed.get((use.recipe, use.model.name))

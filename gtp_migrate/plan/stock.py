@@ -9,8 +9,8 @@ from gtp_migrate.forms import Form, Target
 from gtp_migrate.problems import RecipeError
 from gtp_migrate.recipes.interpolation import Lookup, entry_of
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MODEL_OVERRIDES, NEW_KEYS, KeyPath
-from gtp_migrate.recipes.layer import Leaf
 from gtp_migrate.recipes.tree import Tree
+from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.models import Kind, Model
 from gtp_migrate.runs.runs import Runs, World
 from gtp_migrate.runs.topology import (

@@ -1,6 +1,7 @@
-"""A tree of recipe files, and what each recipe really sets.
+"""Files → an immutable tree of recipes.
 
-`discover` finds the files, `glance` looks at one without parsing it, `layer` parses one and keeps what can
-reach a `megatron_cfg`, `tree` follows `defaults:`, and `resolve` merges the layers of a recipe with
-OmegaConf, as NeMo-RL does. Nothing here knows what to change.
+`discover`, `ignore` and `checkout` find the files, `glance` looks at one without parsing it, `survey` reads them all
+once. `reader` parses a text into plain `values` that know where they stand, `layer` is what one file adds to a
+recipe, `merge` puts layers together as OmegaConf does, `interpolation` is all that knows `${…}`, and `tree` holds it
+all. Nothing here knows what to change.
 """

@@ -16,7 +16,7 @@ from typing import Any
 
 from gtp_migrate.problems import one_line
 from gtp_migrate.recipes.keys import MISSING, KeyPath, dotted
-from gtp_migrate.recipes.layer import Leaf, plain, raw
+from gtp_migrate.recipes.values import Leaf, plain, raw
 
 #: What every NeMo-RL registers, and what newer ones add. By name: what each does.
 RESOLVERS = {

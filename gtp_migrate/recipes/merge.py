@@ -1,8 +1,7 @@
 """One layer over another, on plain data, as OmegaConf merges for NeMo-RL.
 
 Nothing is changed in place and nothing is copied that stays the same: what two recipes inherit from one file is one
-object
-in both, so that comparing them costs only what differs.
+object in both, so that comparing them costs only what differs.
 
 Source: `merge_with_override` in NeMo-RL (`nemo_rl/utils/config.py`); `BaseContainer._map_merge` in OmegaConf 2.3.
 """
@@ -14,7 +13,7 @@ from typing import Any
 
 from gtp_migrate.recipes.interpolation import Lookup, Unresolved, parse
 from gtp_migrate.recipes.keys import MISSING, OVERRIDE_MARKER, KeyPath, dotted
-from gtp_migrate.recipes.layer import Landmarks, Leaf, landmarks, raw
+from gtp_migrate.recipes.values import Landmarks, Leaf, at, landmarks, raw
 
 
 class MergeError(Exception):
@@ -57,19 +56,6 @@ def _still_there(root: dict[Any, Any], base: Landmarks, child: Landmarks) -> Lan
     holes = {path: leaf for path, leaf in (*base.holes, *child.holes) if at(root, path) is leaf}
     mappings = [path for path in dict.fromkeys((*base.mappings, *child.mappings)) if type(at(root, path)) is dict]
     return Landmarks(tuple(holes.items()), tuple(mappings))
-
-
-def at(root: Any, path: KeyPath) -> Any:
-    """What stands at `path`, nothing followed; None where there is nothing."""
-    node = root
-    for key in path:
-        if type(node) is dict:
-            node = node.get(key)
-        elif type(node) is list and type(key) is int and key < len(node):
-            node = node[key]
-        else:
-            return None
-    return node
 
 
 def _section(child: dict[Any, Any], key: Any, value: Any) -> Any:

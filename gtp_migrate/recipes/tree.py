@@ -15,18 +15,11 @@ from typing import Any
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.recipes.discover import Found, found, recipe_id
 from gtp_migrate.recipes.glance import Glance, glance
-from gtp_migrate.recipes.layer import (
-    Landmarks,
-    Layer,
-    Source,
-    UnknownParentsError,
-    decode,
-    graft,
-    landmarks,
-    read_layer,
-)
+from gtp_migrate.recipes.layer import Layer, decode, read_layer
 from gtp_migrate.recipes.merge import Merged, MergeError, merge_with_override
+from gtp_migrate.recipes.reader import UnknownParentsError
 from gtp_migrate.recipes.survey import Survey, read_bytes
+from gtp_migrate.recipes.values import Landmarks, Source, graft, landmarks
 
 #: NeMo-RL follows `defaults:` by calling itself, which Python ends here.
 _LONGEST_CHAIN = 900
@@ -75,6 +68,7 @@ class Tree:
     _layers_of: dict[tuple[str, str], Layer] = field(default_factory=dict)
     _merged: dict[Any, Merged | RecipeError] = field(default_factory=dict)
     _edited: frozenset[str] = frozenset()
+    _states: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def shown(self, recipe: str) -> str:
         """The recipe's name for people."""
@@ -92,7 +86,10 @@ class Tree:
         """What tells a recipe in this state of the tree from the same one in another: the layers that are edited."""
         if not self._edited:
             return ()
-        return tuple(id(self.layers[layer]) for layer in self.orders[recipe] if layer in self._edited)
+        if recipe not in self._states:
+            edited = (layer for layer in self.orders[recipe] if layer in self._edited)
+            self._states[recipe] = tuple(id(self.layers[layer]) for layer in edited)
+        return self._states[recipe]
 
     def merged(self, recipe: str, other_reading: bool = False) -> Merged:
         """The recipe with all that it inherits, interpolations as they are.
@@ -101,9 +98,17 @@ class Tree:
             RecipeError: its layers cannot be merged.
         """
         known = (recipe, other_reading, self.state(recipe))
-        if known not in self._merged:
-            for layer in self.orders[recipe]:
-                self._merge(layer, other_reading)
+        pending = [recipe]
+        while known not in self._merged:
+            above = [
+                parent
+                for parent in self.parents[pending[-1]]
+                if (parent, other_reading, self.state(parent)) not in self._merged
+            ]
+            if above:
+                pending += above
+            else:
+                self._merge(pending.pop(), other_reading)
         merged = self._merged[known]
         if isinstance(merged, RecipeError):
             raise merged
@@ -167,11 +172,15 @@ class Tree:
             for recipe, layer in self.layers.items()
             if layer.source.real in texts
         }
-        return replace(self, layers={**self.layers, **layers}, _edited=frozenset(layers))
+        return replace(self, layers={**self.layers, **layers}, _edited=frozenset(layers), _states={})
 
 
 def read_tree(
-    surveyed: Survey, around: Iterable[Found], maps: Mapping[str, str] | None = None, more: bool = True
+    surveyed: Survey,
+    around: Iterable[Found],
+    maps: Mapping[str, str] | None = None,
+    more: bool = True,
+    always: Iterable[str] = (),
 ) -> Tree:
     """Reads all recipes that have a layer with a setting, and all their layers.
 
@@ -180,8 +189,9 @@ def read_tree(
         around: files that were not given, but may inherit from those: read and proven, never written.
         maps: folders that stand for others in absolute paths of `defaults:`, as in a container.
         more: look at `around` too.
+        always: given recipes to read whatever they have, by id.
     """
-    return _Reader(maps or {}).read(surveyed, around if more else ())
+    return _Reader(maps or {}).read(surveyed, around if more else (), frozenset(always))
 
 
 class _Reader:
@@ -197,7 +207,7 @@ class _Reader:
         self.broken: dict[str, Problem] = {}
         self.depths: dict[str, int] = {}
 
-    def read(self, surveyed: Survey, around: Iterable[Found]) -> Tree:
+    def read(self, surveyed: Survey, around: Iterable[Found], always: frozenset[str]) -> Tree:
         for file, seen in surveyed.files():
             self.files[file.id] = RecipeFile(file, seen, True, False, surveyed.data.get(file.id, b""))
         ignored = {file.id for file in surveyed.ignored}
@@ -207,7 +217,7 @@ class _Reader:
         self._follow_parents(list(self.files))
         if any(file.glance.old or file.glance.new for file in self.files.values()):
             self._follow_parents([file.id for file in around if self._take_in(file)])
-        recipes = self._concerned()
+        recipes = self._concerned() | (always & self.files.keys())
         for recipe in recipes:
             self._order(recipe)
         return Tree(

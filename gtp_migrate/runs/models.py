@@ -1,8 +1,7 @@
 """A resolved recipe → the models that its run builds, each with the `megatron_cfg` that it really gets.
 
 NeMo-RL builds most models from a mapping named `megatron_cfg`, and some in Python from `policy.megatron_cfg`: the
-teachers
-of on-policy distillation, and the model that generates with the Megatron backend.
+teachers of on-policy distillation, and the model that generates with the Megatron backend.
 
 Source, all in NeMo-RL: `models/policy/teacher_worker_group.py` and `algorithms/opd.py` (teachers);
 `models/generation/megatron/config.py` and `build_inference_model` in `models/megatron/setup.py` (generation);
@@ -18,8 +17,7 @@ from typing import Any
 
 from gtp_migrate.recipes.interpolation import Resolution, value_of
 from gtp_migrate.recipes.keys import CP, EP, ETP, MEGATRON_CFG, PP, TP, KeyPath, dotted
-from gtp_migrate.recipes.layer import landmarks
-from gtp_migrate.recipes.merge import at
+from gtp_migrate.recipes.values import at, landmarks
 
 POLICY_CFG: KeyPath = ("policy", MEGATRON_CFG)
 GENERATION_CFG: KeyPath = ("policy", "generation", "mcore_generation_config")
@@ -34,6 +32,8 @@ ALGORITHMS = ("grpo", "ppo", "sft", "distillation", "dpo", "rm", "eval")
 _GENERATE_APART = frozenset({"grpo"})
 _GENERATE_COLOCATED = frozenset({"grpo", "distillation"})
 _TEACH = frozenset({"grpo"})
+#: Mappings that an algorithm needs beside the policy's.
+_DEMANDED: dict[str, KeyPath] = {"ppo": ("value", MEGATRON_CFG), "distillation": ("teacher", MEGATRON_CFG)}
 
 #: What NeMo-RL knows of a teacher; whatever else stands there goes into its `megatron_cfg` as it is.
 _TEACHER_SIZES = {TP: 1, PP: 1, CP: 1, EP: 1}
@@ -45,15 +45,15 @@ _TEACHER_KEYS: dict[str, Any] = {
     "micro_batch_size": 4,
     MEGATRON_CFG_OVERRIDES: {},
 }
-#: More models than any run has: reached only by aliases that multiply.
-_MOST_MODELS = 10_000
+#: More models than any run has.
+_MOST_MODELS = 100_000
 
 
 _CONCERNS = frozenset({MEGATRON_CFG, "generation", "on_policy_distillation", "cluster"})
 
 
 class TooManyModelsError(Exception):
-    """Aliases multiply mappings named `megatron_cfg` beyond all measure."""
+    """There are more mappings named `megatron_cfg` than any recipe has, as aliases may make them."""
 
 
 class Kind(Enum):
@@ -84,6 +84,15 @@ class Model:
     is_on: bool = True
     #: Of a teacher: its alias.
     alias: str = ""
+
+
+def has_to_have_sizes(path: KeyPath, which: frozenset[str]) -> bool:
+    """Whether a run does not start without the parallel sizes of a mapping, so that the command line gives those that
+    no file does. What an algorithm does not build needs none; where no section tells the algorithm, any may be built.
+
+    Source: each algorithm's `MasterConfig` in NeMo-RL (`nemo_rl/algorithms/*.py`).
+    """
+    return not which or any(path == POLICY_CFG or path == _DEMANDED.get(name) for name in which)
 
 
 def algorithms(recipe: dict[Any, Any]) -> frozenset[str]:

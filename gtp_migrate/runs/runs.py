@@ -1,10 +1,8 @@
 """The runs of a tree: for each recipe its launcher's resolvers, and its models in every world that has to hold.
 
 What a recipe leaves open (a TP that comes with the command line or the environment, a list of merges that two
-versions of
-PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for a model is
-what
-holds in all of them.
+versions of PyYAML read differently, how a teacher is made) is tried in several ways: each is a world. What holds for
+a model is what holds in all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +23,16 @@ from gtp_migrate.recipes.interpolation import (
 )
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, TP, KeyPath
 from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.runs.models import Kind, Model, TooManyModelsError, algorithms, makes_models, mappings, models
+from gtp_migrate.runs.models import (
+    Kind,
+    Model,
+    TooManyModelsError,
+    algorithms,
+    has_to_have_sizes,
+    makes_models,
+    mappings,
+    models,
+)
 from gtp_migrate.runs.nemo_rl import Launchers
 
 #: Values nobody sets by accident in two places, and that differ from world to world: what holds for both holds for all.
@@ -137,8 +144,8 @@ class Runs:
         try:
             found = models(tree, mappings(resolution, tree, merged.landmarks.mappings), as_launched=world.as_launched)
         except TooManyModelsError:
-            what = "has aliases that make more than 10,000 mappings named megatron_cfg"
-            problem = Problem(Place(self.tree.shown(recipe)), what, "write the values out and run again")
+            what = "has more than 100,000 mappings named megatron_cfg"
+            problem = Problem(Place(self.tree.shown(recipe)), what, "take out those that nothing uses")
             raise RecipeError(problem) from None
         return Resolved(resolution, tree, tuple(found))
 
@@ -205,7 +212,7 @@ class Runs:
                     yield key, "environment"
             elif value_of(value) == MISSING:
                 yield key, "missing"
-            elif value is None and key == TP and key not in model.cfg:
+            elif key == TP and key not in model.cfg and has_to_have_sizes(model.path, algorithms(resolved.tree)):
                 yield key, "absent"
 
     def _supplies(

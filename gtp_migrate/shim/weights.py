@@ -1,134 +1,225 @@
-"""Where weights are read: a GTP-sharded checkpoint fits only the topology it was written with.
+"""Where weights are read: is this load known to come out wrong? By facts, not by what configs ask for.
 
-Fused weights (the gate and up halves of a gated MLP's first layer, the input projection of an SSM) written
-under GTP > 1 lie in an order that depends on the parallel size and the GTP size; read into another topology
-they come out scrambled, and nothing notices. Where Bridge checks this itself
-(``_validate_checkpoint_weight_topology`` in ``megatron/bridge/training/gtp.py``), the check here stands back.
+GTP cuts the rows of a weight into TP x GTP pieces. A fused weight (the gate and up halves of fc1, the projections
+of in_proj) is saved part by part; where each rank parts its own piece, only the same TP and GTP read the rows back
+in order. Core saves them in logical order since pull request 7161. Padding for GTP shifts the rows of TP ranks.
+
+This run's side are its process groups. The checkpoint's side is how its weights were cut, as its metadata lists
+piece by piece: a row-parallel one by TP in its columns and GTP in its rows, a column-parallel one by TP x GTP in
+its rows. Every rank looks for itself; nothing here is a collective.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
-import logging
+import importlib.util
 import os
-from typing import Any
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from gtp_migrate.shim import settings
-from gtp_migrate.shim.errors import GTPReshardError
-from gtp_migrate.shim.loaded import read_as, settle_all
-from gtp_migrate.shim.log import logger, say
-from gtp_migrate.shim.settings import ALLOW_RESHARD
-from gtp_migrate.shim.topology import SavedTopology, model_section
+from gtp_migrate.shards import DENSE, EXPERT, Axis
+from gtp_migrate.shim import options
+from gtp_migrate.shim.reset import RUN_CONFIG, model_section, read_yaml
+from gtp_migrate.shim.saved import parallel_sizes
 
-_BRIDGE_CHECK = "_validate_checkpoint_weight_topology"
+_LOGICAL_ORDER = "megatron.core.tensor_parallel.gtp_ckpt"
+_END = r"\.weight\d*"
+#: Core's layers, and the LoRA adapters on them; a fused weight has one key, or one for each part.
+_ROW_PARALLEL = re.compile(rf"(.*)\.(?:linear_fc2|linear_proj|out_proj)(?:\.adapter\.linear_in)?{_END}$")
+_COLUMN_PARALLEL = re.compile(rf".*\.(?:linear_qkv(?:\.adapter\.linear_out)?|linear_fc1\.adapter\.linear_in){_END}$")
+_FUSED = re.compile(rf"(.*)\.(linear_fc1|in_proj)(?:\.adapter\.linear_out)?{_END}(_[wv]|\.\w+)?$")
 
 
-def check(saved: SavedTopology, requested: SavedTopology, *, allow: bool = False) -> None:
-    """Compare the topology weights were saved with and the one they are read into, each side on its own.
+class GTPReshardError(ValueError):
+    """Weights were about to be read into a topology where they would come out in the wrong order."""
 
-    A side passes where GTP is off on both ends, whatever its parallel sizes, or where parallel size and GTP
-    size are the same on both. Numbers that make no sense pass with a warning.
 
-    Args:
-        allow: log a warning instead of raising.
+class Topology(NamedTuple):
+    """Over how many ranks weights are cut: by TP or ETP, and by GTP."""
+
+    parallel_size: int
+    gtp_size: int
+
+    def __str__(self) -> str:
+        return f"{self.parallel_size} and " + (f"GTP size {self.gtp_size}" if self.gtp_size > 1 else "no GTP")
+
+
+class _UnknownError(Exception):
+    """It cannot be told how weights were cut; the message says why."""
+
+
+def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``dist_checkpointing.load(sharded_state_dict, checkpoint_dir, …)``.
 
     Raises:
-        GTPReshardError: a side does not pass.
+        GTPReshardError: rows would come out in the wrong order, and nobody said to read them anyway.
     """
-    for before, now in zip(saved.sides, requested.sides, strict=True):
-        try:
-            sizes = (before.parallel_size, before.gtp()), (now.parallel_size, now.gtp())
-        except ValueError as error:
-            say(
-                logging.WARNING,
-                f"{saved.checkpoint}: its GTP topology cannot be compared with this run's: {error}",
-            )
-            continue
-        if sizes[0] == sizes[1] or (sizes[0][1] == 1 and sizes[1][1] == 1):
-            continue
-        message = (
-            f"{saved.checkpoint}: the {before.axis.name} weights were saved with {before} and would be read "
-            f"with {now}. Where GTP is on at either end, fused weights come out right only between the same "
-            f"sizes; otherwise their rows are scrambled without an error"
-        )
-        if allow:
-            say(logging.WARNING, f"{message}. Read anyway, as asked for.")
-            continue
-        ways_out = [
-            f"set {before.axis.parallel_size}: {sizes[0][0]} and {before.axis.num_weight_shards}: "
-            f"{sizes[0][0] * sizes[0][1]}, as saved",
-            "export the checkpoint to HF format at its own sizes and import that",
-            f"if its weights are known not to be GTP-sharded (written by a Bridge where GTP was inactive, "
-            f"0.6 and older, or a model without fused projections), pass allow_gtp_reshard=True to "
-            f"gtp_migrate.shim.install() or set {ALLOW_RESHARD}=1",
-        ]
-        raise GTPReshardError(f"{message}. Ways out: " + "; or ".join(ways_out))
-
-
-def bridge_checks_itself() -> bool:
-    """Whether the installed Bridge has a check of its own."""
+    asked = args[0] if args else kwargs.get("sharded_state_dict")
+    checkpoint = str(args[1] if len(args) > 1 else kwargs.get("checkpoint_dir"))
+    cuts: dict[str, Cut] = {}
+    sizes: dict[Axis, Topology] = {}
     try:
-        return hasattr(importlib.import_module("megatron.bridge.training.gtp"), _BRIDGE_CHECK)
+        if not _bridge_checks_itself():
+            cuts, sizes = _cuts(checkpoint), _this_run()
+    except Exception as error:  # no load that works may fail by looking
+        _cannot_tell(checkpoint, error)
+    for axis, here in sizes.items():
+        wrong = None
+        try:
+            of_axis = {key: cut for key, cut in cuts.items() if (".experts." in key) == (axis is EXPERT)}
+            wrong = _wrong(of_axis, here, checkpoint, axis, asked)
+        except Exception as error:
+            _cannot_tell(checkpoint, error)
+        if wrong is not None:
+            _refuse(checkpoint, axis, wrong, here)
+    return original(*args, **kwargs)
+
+
+def _cannot_tell(checkpoint: str, error: Exception) -> None:
+    options.warn_once(f"{checkpoint}: whether its weights fit this run's GTP cannot be told: {error!r}")
+
+
+def _refuse(checkpoint: str, axis: Axis, there: Topology, here: Topology) -> None:
+    """Say what would go wrong, and only ways out that work in this case."""
+    shards = there.parallel_size * there.gtp_size
+    sizes = f"{axis.parallel_size}: {there.parallel_size} and {axis.num_weight_shards}: {shards}"
+    if there.gtp_size == 1:
+        case = "was saved without GTP, as an import from HF is"
+        ways = f"run without GTP ({axis.num_weight_shards}: null), or with a Core that reads the logical order"
+    elif here.gtp_size == 1:
+        case = "was saved with GTP and is read without, as every export to HF at TP 1 does"
+        ways = f"read it in a run with the sizes it was saved with ({sizes}), and export it to HF from there"
+    else:
+        case = "was saved with GTP of another shape"
+        ways = f"run with the sizes it was saved with ({sizes}), or export it to HF at those and import that"
+    message = (
+        f"{checkpoint} {case}: its {axis.name} weights are cut by {axis.abbreviation} {there}, this run's by "
+        f"{axis.abbreviation} {here}. Fused or padded rows would come out in the wrong order, without an error. Ways "
+        f"out: {ways}; {options.ALLOW_RESHARD}=1 (gtp-shim --allow-reshard) reads it all the same."
+    )
+    if _LOGICAL_ORDER in sys.modules or importlib.util.find_spec(_LOGICAL_ORDER) is not None:
+        if there.gtp_size > 1:  # else this Core reads it right
+            options.warn_once(f"{checkpoint}: its {axis.name} weights are cut by {there} in an order of their own")
+    elif options.allow_gtp_reshard():
+        options.warn_once(f"{message} Read anyway, as asked for.")
+    else:
+        raise GTPReshardError(message)
+
+
+def _bridge_checks_itself() -> bool:
+    try:
+        own = "megatron.bridge" in sys.modules and importlib.import_module("megatron.bridge.training.gtp")
     except ImportError:
         return False
+    return hasattr(own, "_validate_checkpoint_weight_topology")
 
 
-def before_model_weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """``_load_model_weights_from_checkpoint(checkpoint_path, model, …)`` in Bridge's checkpointing."""
-    arguments = _arguments(wrapped, args, kwargs)
-    models = arguments.get("model")
-    first = models[0] if isinstance(models, (list, tuple)) and models else models
-    _guard(arguments.get("checkpoint_path"), _config_of(first))
-    return wrapped(*args, **kwargs)
+def _this_run() -> dict[Axis, Topology]:
+    """This process's groups; where there are none, whole weights."""
+    state = importlib.import_module("megatron.core.parallel_state")
+
+    def size(name: str) -> int:
+        try:
+            return getattr(state, f"get_{name}_world_size")() or 1
+        except (AttributeError, AssertionError):  # a Core without it, or no such group
+            return 1
+
+    return {
+        DENSE: Topology(size("tensor_model_parallel"), size("gtp_weight_remat")),
+        EXPERT: Topology(size("expert_tensor_parallel"), size("expert_gtp_weight_remat")),
+    }
 
 
-def after_base_checkpoint(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """``_load_base_checkpoint(…, rank0, cfg)``: a load of a torch_dist checkpoint first calls it with
-    ``rank0``, which finds the checkpoint and reads no weights; of another format it makes one call."""
-    result = wrapped(*args, **kwargs)
-    arguments = _arguments(wrapped, args, kwargs)
-    checked = not arguments.get("rank0") and getattr(arguments.get("ckpt_cfg"), "ckpt_format", None) == "torch_dist"
-    # A local checkpoint has no path, and is read only by the topology that wrote it.
-    if not checked and isinstance(result, tuple) and len(result) > 1 and result[0] is not None:
-        _guard(result[1], getattr(arguments.get("cfg"), "model", None))
-    return result
+class Cut(NamedTuple):
+    """Into how many pieces a weight is cut, and its rows and columns."""
+
+    row_pieces: int
+    column_pieces: int
+    rows: int
+    columns: int
 
 
-def _guard(checkpoint: Any, config: Any) -> None:
-    if config is None or not isinstance(checkpoint, (str, os.PathLike)) or bridge_checks_itself():
-        return
-    saved = _saved(os.fspath(checkpoint))
-    if saved is not None:
-        settle_all(config)
-        check(saved, SavedTopology.of_config(config), allow=settings.allow_gtp_reshard())
+def _cuts(checkpoint: str) -> dict[str, Cut]:
+    """How the weights in a torch_dist checkpoint were cut: tensors of two dimensions or more, but the optimizer's."""
+    strategy = importlib.import_module("megatron.core.dist_checkpointing.strategies.torch")
+    found = {}
+    for key, tensor in strategy._get_filesystem_reader(checkpoint).read_metadata().state_dict_metadata.items():
+        if len(getattr(tensor, "size", ())) > 1 and not key.startswith("optimizer."):
+            rows, columns = (len({chunk.offsets[dimension] for chunk in tensor.chunks}) for dimension in (-2, -1))
+            found[key] = Cut(rows, columns, *tensor.size[-2:])
+    return found
 
 
-def _saved(checkpoint: str) -> SavedTopology | None:
-    """Through Bridge's own readers: rank 0 reads, all ranks get the same answer."""
-    try:
-        checkpoint_utils = importlib.import_module("megatron.bridge.training.utils.checkpoint_utils")
-        path = checkpoint_utils.get_checkpoint_run_config_filename(checkpoint)
-        if checkpoint_utils.file_exists(path):
-            section = model_section(checkpoint_utils.read_run_config(path))
-            read = read_as(section)
-            return SavedTopology.of_config(section if read is None else read.recorded, checkpoint)
-        arguments = importlib.import_module("megatron.bridge.training.mlm_compat.arguments")
-        return SavedTopology.of_config(arguments._load_args_from_checkpoint(checkpoint), checkpoint)
-    except Exception as error:
-        logger.debug("%s: what it was saved with is not known: %r", checkpoint, error)
-        return None
+def _wrong(weights: dict[str, Cut], here: Topology, checkpoint: str, axis: Axis, asked: Any) -> Topology | None:
+    """How the weights that would come out wrong were cut; None where all come out right.
 
-
-def _config_of(model: Any) -> Any:
-    """The config of a model, through wrappers that hold it as ``module``."""
-    while model is not None:
-        config = getattr(model, "config", None)
-        if config is not None:
-            return config
-        model = getattr(model, "module", None)
+    Raises:
+        _UnknownError: neither is known.
+    """
+    layers = {
+        m[1]: Topology(c.column_pieces, c.row_pieces) for k, c in weights.items() if (m := _ROW_PARALLEL.match(k))
+    }
+    unknown = None
+    for key, cut in weights.items():
+        if match := _FUSED.match(key):
+            try:
+                there = layers.get(match[1]) or _topology(weights, set(layers.values()), checkpoint, axis)
+                order = _order(match, cut.row_pieces, there)
+            except _UnknownError as error:
+                unknown = error
+                continue
+            if order not in (None, here) and max(order.gtp_size, here.gtp_size) > 1:
+                return order
+    for there in set(layers.values()) - {here}:
+        if any(size.gtp_size > 1 and size.parallel_size > 1 for size in (there, here)) and _padded(weights, asked):
+            return there
+    if unknown is not None:
+        raise unknown
     return None
 
 
-def _arguments(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    return inspect.signature(function).bind(*args, **kwargs).arguments
+def _order(fused: re.Match[str], pieces: int, there: Topology) -> Topology | None:
+    """The topology that the rows were put in order for, GTP size 1 for the logical order; None: any reads them."""
+    fc1, parts = fused[2] == "linear_fc1", 1 if fused[3] else 2
+    if pieces == parts * there.parallel_size * there.gtp_size:
+        return there if fc1 or there.gtp_size > 1 else None
+    if pieces == parts * there.parallel_size and there.gtp_size != 2:
+        return Topology(there.parallel_size, 1) if fc1 else None
+    if pieces == there.parallel_size * there.gtp_size:
+        return None  # not gated (with GTP size 2 it may be fused in logical order: then, too, all but GTP reads it)
+    raise _UnknownError(f"{fused.string} is cut into {pieces} pieces, other weights by {there}")
+
+
+def _topology(weights: dict[str, Cut], others: set[Topology], checkpoint: str, axis: Axis) -> Topology:
+    """Without a row-parallel weight beside it: that of all others, or by the recorded TP, which is a fact."""
+    if len(others) == 1:
+        return others.copy().pop()
+    try:
+        section = model_section(read_yaml(os.path.join(checkpoint, RUN_CONFIG)))
+    except (OSError, ValueError):
+        raise _UnknownError(f"no row-parallel weight, and no {RUN_CONFIG} that says {axis.abbreviation}") from None
+    parts = 2 if section.get("gated_linear_unit") else 1
+    pieces = {cut.row_pieces for key, cut in weights.items() if _COLUMN_PARALLEL.match(key)} or {
+        cut.row_pieces // parts for key, cut in weights.items() if (m := _FUSED.match(key)) and not m[3]
+    }
+    gtp_size, rest = divmod(max(pieces, default=0), parallel_sizes(section)[axis])
+    if len(pieces) != 1 or rest or not gtp_size:
+        raise _UnknownError("no weight tells how rows were cut")
+    return Topology(parallel_sizes(section)[axis], gtp_size)
+
+
+def _padded(weights: dict[str, Cut], asked: Any) -> bool:
+    """Whether a column-parallel weight has padded rows there or here: fc1 more than fc2 has columns, or others there
+    than this run asks for. Those of a vocabulary may differ: every load allows for its padding."""
+    nested_values = importlib.import_module("megatron.core.dist_checkpointing.dict_utils").nested_values
+    here = {getattr(entry, "key", ""): tuple(getattr(entry, "global_shape", ())) for entry in nested_values(asked)}
+    for key, cut in weights.items():
+        fc2 = weights.get(key.replace("linear_fc1.weight", "linear_fc2.weight"), cut)
+        if key.endswith("linear_fc1.weight") and fc2 is not cut and cut.rows % fc2.columns:
+            return True
+        differs = here.get(key, (cut.rows, 0))[-2:-1] not in ((cut.rows,), ())
+        if differs and not _ROW_PARALLEL.match(key) and not re.search("embedding|output_layer", key):
+            return True
+    return False

@@ -1,6 +1,6 @@
 """How long the rewriter takes, as ratios taken in one run. By hand: `python tests/benchmarks/bench_rewriter.py`.
 
-The trees are copies of NeMo-RL's `examples/`, each in a folder of its own, with old settings put into some of the files.
+The trees are copies of NeMo-RL's `examples/`, each in a folder of its own, with old settings in some of the files.
 Where those recipes are not there (`../shared` beside the checkout), copies of `fixtures/recipes` stand in.
 """
 

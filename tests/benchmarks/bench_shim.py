@@ -1,4 +1,4 @@
-"""What the shim costs: load_model_config with and without its hooks, and importing it.
+"""What the shim costs: load_model_config with and without its hooks, importing it, and starting under gtp-shim.
 
     python tests/benchmarks/bench_shim.py [ROUNDS]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import statistics
 import subprocess
 import sys
@@ -29,7 +30,22 @@ def import_time(module: str) -> float:
     return float(done.stdout)
 
 
+def start_time(path: str) -> float:
+    """Seconds that a Python takes from start to end that does nothing, with ``path`` as PYTHONPATH."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", ""], check=True, env={**os.environ, "PYTHONPATH": path})
+    return time.perf_counter() - start
+
+
 def main(rounds: int) -> None:
+    from gtp_migrate.shim.run import SITE
+
+    pairs = [(start_time(""), start_time(SITE)) for _ in range(31)]
+    print(
+        f"a Python that imports nothing: {min(a for a, _ in pairs) * 1e3:.1f} ms, under gtp-shim "
+        f"{min(b for _, b in pairs) * 1e3:.1f} ms at best; "
+        f"{statistics.median(b - a for a, b in pairs) * 1e3:+.1f} ms median difference of 31 pairs"
+    )
     imports = [import_time("gtp_migrate.shim") for _ in range(11)]
     print(
         f"import gtp_migrate.shim: {min(imports) * 1e3:.1f} ms at best, "

@@ -45,6 +45,8 @@ def recipe(random: Random) -> Config:
         config["megatron_cfg"] = megatron_cfg(random)
     if random.random() < 0.5:
         config["on_policy_distillation"] = distillation(random)
+    if random.random() < 0.1:
+        config["cluster"] = "???"
     return config
 
 
@@ -54,7 +56,7 @@ def policy(random: Random) -> Config:
         held = {}
     if random.random() < 0.5:
         held["generation"] = generation(random)
-    if random.random() < 0.1:
+    if random.random() < 0.2:
         held["dtensor_cfg"] = {"enabled": random.random() < 0.5}
     if random.random() < 0.15:
         held["_override_"] = random.random() < 0.8
@@ -101,6 +103,8 @@ def generation(random: Random) -> Config:
     if random.random() < 0.9:
         held["colocated"] = {"enabled": random.random() < 0.6}
     own = {key: random.choice([1, 2, 4, 8]) for key in random.sample([TP, ETP, EP, PP, CP], random.randint(0, 2))}
+    if random.random() < 0.2:
+        own["transformer_impl"] = "inference_optimized"
     if random.random() < 0.3:
         own["model_overrides"] = model_overrides(random)
     if random.random() < 0.1:
@@ -151,7 +155,7 @@ def loose(random: Random) -> Config:
     if random.random() < 0.3:
         held[ETP] = random.choice([1, 2, 4, None])
     if random.random() < 0.6:
-        held["model_overrides"] = model_overrides(random)
+        held["model_overrides"] = random.choice([model_overrides(random), model_overrides(random), None])
     if random.random() < 0.2:
         held[random.choice(COUNTS)] = random.choice([None, 8, 16])
     return held

@@ -20,6 +20,8 @@ pytestmark = needs_nemo_rl
 
 #: The ways to run a recipe that one process can judge: (resolvers, master_config, new_bridge).
 WAYS = list(itertools.product((True, False), repeat=3))
+#: A launcher, and each of the three the other way round.
+EACH_WAY = [(True, True, False), (False, True, False), (True, False, False), (True, True, True)]
 
 NEITHER = "does not load or resolve"
 
@@ -56,16 +58,16 @@ def disagreements(judge: Judge, recipes: list[Path], ways: list[tuple[bool, bool
 
 def test_fixtures_and_cases(judge: Judge) -> None:
     recipes = sorted([*FIXTURES.rglob("*.yaml"), *SHARED.joinpath("cases").rglob("*.yaml")])
-    differing, count = disagreements(judge, recipes, WAYS)
+    differing, count = disagreements(judge, recipes, EACH_WAY)
     assert not differing
     assert count > 100
 
 
 def test_fixtures_and_cases_where_the_counts_are_typed(typing_judge: Judge) -> None:
     recipes = sorted([*FIXTURES.rglob("*.yaml"), *SHARED.joinpath("cases").rglob("*.yaml")])
-    differing, count = disagreements(typing_judge, recipes, WAYS, typed_counts=True)
+    differing, count = disagreements(typing_judge, recipes, [EACH_WAY[0], EACH_WAY[-1]], typed_counts=True)
     assert not differing
-    assert count > 100
+    assert count > 50
 
 
 @pytest.mark.slow

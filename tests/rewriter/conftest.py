@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gtp_migrate.cli import main
+from gtp_migrate.__main__ import main
 
 from . import oracle
 
@@ -118,7 +118,34 @@ def _no_nemo_rl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def migrate(tmp_path: Path) -> Migrate:
+def launched(request: pytest.FixtureRequest) -> Callable[[dict[str, Content]], dict[str, Content]]:
+    """Puts the section of an algorithm at the end of each recipe: that of `@pytest.mark.launcher("grpo")`.
+
+    By it the launcher is known, and so whether there are resolvers. Without the mark recipes stay as they are: no launcher
+    starts them, so that nobody knows.
+    """
+    mark = request.node.get_closest_marker("launcher")
+
+    def launched(files: dict[str, Content]) -> dict[str, Content]:
+        if mark is None:
+            return files
+        return {name: _with_section(name, dedent(content), mark.args[0]) for name, content in files.items()}
+
+    return launched
+
+
+def _with_section(name: str, content: Content, algorithm: str) -> Content:
+    if isinstance(content, bytes) or name.endswith(".py"):
+        return content
+    if content.startswith("{"):
+        content = content.rstrip().removesuffix("}") + f', "{algorithm}": {{"max_num_steps": 1}}}}\n'
+    else:
+        content += ("" if content.endswith("\n") else "\n") + f"{algorithm}: {{max_num_steps: 1}}\n"
+    return content.encode()
+
+
+@pytest.fixture
+def migrate(tmp_path: Path, launched: Callable[..., dict[str, Content]]) -> Migrate:
     """`migrate({name: text}, *arguments)` writes the files and runs the command on their folder.
 
     Paths among the arguments are names of these files; without any, the whole folder is given.
@@ -127,17 +154,18 @@ def migrate(tmp_path: Path) -> Migrate:
     folder.mkdir()
 
     def migrate(files: dict[str, Content], *args: str, paths: tuple[str, ...] = (".",)) -> Ran:
-        write_files(folder, files)
+        write_files(folder, launched(files))
         return run(folder, *args, *paths)
 
     return migrate
 
 
 @pytest.fixture
-def becomes(migrate: Migrate, tmp_path: Path) -> Callable[..., Ran]:
+def becomes(migrate: Migrate, tmp_path: Path, launched: Callable[..., dict[str, Content]]) -> Callable[..., Ran]:
     """`becomes(before, after, *arguments)`: a run turns the files into `after`, and a second one leaves them so.
 
-    Files that `after` does not name stay as they are. By the tests' own reading every recipe must train as before.
+    Files that `after` does not name stay as they are. By the tests' own reading every recipe must run as before, unless
+    `proven` is false: for files of which no run could be started as they are.
     """
 
     def becomes(
@@ -147,32 +175,33 @@ def becomes(migrate: Migrate, tmp_path: Path) -> Callable[..., Ran]:
         paths: tuple[str, ...] = (".",),
         proven: bool = True,
     ) -> Ran:
-        write_files(tmp_path / "before", before)
+        write_files(tmp_path / "before", launched(before))
         ran = migrate(before, *args, paths=paths)
         assert ran.code == 0, ran.stderr
-        assert ran.files == {name: _text(content) for name, content in {**before, **after}.items()}
+        assert ran.files == {name: _text(content) for name, content in launched({**before, **after}).items()}
         again = migrate({}, *args, paths=paths)
         assert (again.code, again.files) == (0, ran.files), again.stderr
         if proven:
             typed = "megatron-cfg" in args
             tp = int(args[args.index("--tp") + 1]) if "--tp" in args else 6
             for name in before:
-                old = oracle.topologies(tmp_path / "before" / name, typed=typed, tp=tp)
-                assert oracle.topologies(tmp_path / "work" / name, typed=typed, tp=tp) == old, name
-                assert oracle.old_keys(tmp_path / "work" / name) == []
+                old, new = tmp_path / "before" / name, tmp_path / "work" / name
+                assert oracle.topologies(new, typed=typed, tp=tp) == oracle.topologies(old, typed=typed, tp=tp), name
+                assert oracle.old_keys(new) == []
+                oracle.assert_runs_as_before(old, new, typed=typed, tp=tp)
         return ran
 
     return becomes
 
 
 @pytest.fixture
-def stays(migrate: Migrate) -> Callable[..., Ran]:
+def stays(migrate: Migrate, launched: Callable[..., dict[str, Content]]) -> Callable[..., Ran]:
     """`stays(files, *arguments)`: a run exits 3 and writes nothing."""
 
     def stays(files: dict[str, Content], *args: str, paths: tuple[str, ...] = (".",), code: int = 3) -> Ran:
         ran = migrate(files, *args, paths=paths)
         assert ran.code == code, ran.stderr
-        assert ran.files == {name: _text(content) for name, content in files.items()}
+        assert ran.files == {name: _text(content) for name, content in launched(files).items()}
         return ran
 
     return stays

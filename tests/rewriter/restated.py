@@ -154,7 +154,7 @@ def megatron_cfgs(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def sizes(megatron_cfg: dict[str, Any], versions: Versions) -> Sizes:
     try:
-        return finalize(settings_of(megatron_cfg, versions), versions)
+        return finalize(settings_of(megatron_cfg, versions))
     except (Refused, TypeError, AttributeError):
         return None
 
@@ -177,7 +177,7 @@ def settings_of(megatron_cfg: dict[str, Any], versions: Versions) -> dict[str, A
     return settings
 
 
-def finalize(settings: dict[str, Any], versions: Versions) -> Sizes:
+def finalize(settings: dict[str, Any]) -> Sizes:
     tp, etp, ep = settings[TP], settings[ETP], settings[EP]
     if etp is None:
         etp = 1 if ep > 1 else tp
@@ -187,8 +187,6 @@ def finalize(settings: dict[str, Any], versions: Versions) -> Sizes:
     found = []
     for old, count, parallel in zip(OLD, COUNTS, (tp, etp), strict=True):
         size, shards = settings.get(old, 1), settings.get(count)
-        if versions.new_bridge and shards is None:
-            size = 1
         # resolve_tensor_parallel_weight_shards
         if shards is not None:
             if shards < parallel or shards % parallel:
@@ -363,7 +361,7 @@ def reshard(training: dict[str, Any], merged: dict[str, Any], versions: Versions
     settings |= {key: merged[key] for key in (TP, ETP, EP)}
     if versions.typed_counts:
         settings |= {count: merged.get(count) for count in COUNTS}
-    return finalize(settings, versions)
+    return finalize(settings)
 
 
 #: The annotations of MegatronConfig (models/policy/__init__.py).

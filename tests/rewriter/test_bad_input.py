@@ -472,7 +472,7 @@ def test_a_file_that_goes_while_we_work(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_file_that_changes_before_it_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was proven is what is written: a file that is another one by then is left."""
-    from gtp_migrate import migrate as module
+    from gtp_migrate import write_all as module
 
     write_files(tmp_path, {"a.yaml": OLD, "b.yaml": OLD})
     write_all = module.write_all

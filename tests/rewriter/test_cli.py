@@ -21,7 +21,7 @@ OLD = (
 NEW = OLD.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 12")
 BAD = OLD.replace(": 3", ": 0")
 
-COMMAND = [sys.executable, "-m", "gtp_migrate.cli"]
+COMMAND = [sys.executable, "-m", "gtp_migrate"]
 
 
 def command(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -477,7 +477,7 @@ def test_the_command_imports_nothing_heavy(tmp_path: Path) -> None:
     """Neither torch nor Bridge, whatever is installed."""
     write_files(tmp_path, {"a.yaml": OLD})
     code = (
-        "import sys\nfrom gtp_migrate.cli import main\nsys.argv = ['gtp-migrate', '-q', '.']\n"
+        "import sys\nfrom gtp_migrate.__main__ import main\nsys.argv = ['gtp-migrate', '-q', '.']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('torch', 'megatron', 'nemo_rl', 'gtp_migrate.shim') if name in sys.modules])\n"
     )

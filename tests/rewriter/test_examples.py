@@ -65,10 +65,12 @@ def test_a_number_where_it_is_right(becomes: Becomes, style: str) -> None:
     becomes({"base.yaml": BASE}, {"base.yaml": BASE_WITH_NUMBER}, "--style", style)
 
 
+@pytest.mark.launcher("grpo")
 def test_an_interpolation_where_it_is_asked_for(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE}, {"base.yaml": BASE_WITH_INTERPOLATION}, "--style", "interpolation")
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("tp", ["${tp}", "${oc.decode:${oc.env:A_TP_THAT_NOBODY_SETS,4}}", "${max:2,${tp}}"])
 def test_a_tp_from_elsewhere_gets_the_interpolation(becomes: Becomes, tp: str) -> None:
     before = """
@@ -143,6 +145,7 @@ NO_TP = text(
 )
 
 
+@pytest.mark.launcher("grpo")
 def test_no_tp_anywhere(becomes: Becomes) -> None:
     after = NO_TP.replace(
         "gtp_weight_remat_size: 3",
@@ -171,6 +174,7 @@ def test_tp_of_a_file_wins_over_the_assumed_one(becomes: Becomes) -> None:
 # -- a child -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("style", ["auto", "interpolation"])
 def test_a_child_with_another_tp(becomes: Becomes, style: str) -> None:
     becomes({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, {"base.yaml": BASE_WITH_INTERPOLATION}, "--style", style)
@@ -238,7 +242,7 @@ def test_literal_adds_in_flow_style(becomes: Becomes) -> None:
             "base.yaml": BASE_WITH_NUMBER,
             "child.yaml": """
                 {defaults: base.yaml, policy: {megatron_cfg: {model_overrides: {tensor_parallel_num_weight_shards: 24}, tensor_model_parallel_size: 8}}}
-                """,  # noqa: E501
+                """,
         },
         "--style",
         "literal",
@@ -265,6 +269,7 @@ def test_a_child_with_the_same_tp_keeps_the_number(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_NUMBER})
 
 
+@pytest.mark.launcher("grpo")
 def test_the_child_sets_the_size(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -336,6 +341,7 @@ def test_a_child_that_switches_off_may_have_another_tp(becomes: Becomes) -> None
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_switches_off_with_size_one(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -371,6 +377,7 @@ def test_a_child_that_drops_all_overrides(becomes: Becomes) -> None:
 # -- a base without TP ---------------------------------------------------------------------------------
 
 
+@pytest.mark.launcher("grpo")
 def test_a_base_without_tp(becomes: Becomes) -> None:
     children = {
         f"tp{tp}.yaml": f"""
@@ -399,6 +406,7 @@ def test_literal_with_a_base_without_tp(migrate: Migrate, tmp_path: Path) -> Non
         assert found == {("policy", "megatron_cfg"): (tp, tp, 3, 1)}, ran.stderr
 
 
+@pytest.mark.launcher("grpo")
 def test_a_missing_tp_of_three_question_marks(becomes: Becomes) -> None:
     base = BASE.replace(": 4", ": ???")
     becomes(
@@ -438,6 +446,7 @@ GTP3_AFTER = text(
 )
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("order", ["[tp.yaml, gtp3.yaml]", "[gtp3.yaml, tp.yaml]"])
 def test_two_parents(becomes: Becomes, order: str) -> None:
     becomes(
@@ -457,6 +466,7 @@ def test_the_later_of_two_parents_wins(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_parent_reached_twice(becomes: Becomes) -> None:
     becomes(
         {
@@ -469,6 +479,7 @@ def test_a_parent_reached_twice(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_paths_are_relative_to_the_file(becomes: Becomes) -> None:
     becomes(
         {
@@ -480,6 +491,7 @@ def test_paths_are_relative_to_the_file(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_parent_with_another_suffix(becomes: Becomes) -> None:
     """A parent is a parent whatever it is called; only recipes are looked for by name."""
     child = """
@@ -515,6 +527,7 @@ def test_override_at_the_top_drops_what_is_inherited(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_NUMBER})
 
 
+@pytest.mark.launcher("grpo")
 def test_override_deeper_down_is_just_a_key(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -526,6 +539,7 @@ def test_override_deeper_down_is_just_a_key(becomes: Becomes) -> None:
     becomes({"base.yaml": BASE, "child.yaml": child}, {"base.yaml": BASE_WITH_INTERPOLATION})
 
 
+@pytest.mark.launcher("grpo")
 def test_override_false_is_no_override(becomes: Becomes) -> None:
     child = """
         defaults: base.yaml
@@ -554,6 +568,7 @@ TEACHER = text(
 )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_merge_key_with_another_tp(becomes: Becomes) -> None:
     becomes(
         {"a.yaml": TEACHER},
@@ -574,12 +589,15 @@ def test_a_merge_key_with_the_same_tp(becomes: Becomes) -> None:
     )
 
 
-def test_literal_with_a_merge_key_and_another_tp(stays: Stays) -> None:
-    """An addition would hide what is merged: left, and said."""
-    ran = stays({"a.yaml": TEACHER}, "--style", "literal")
-    assert any("teacher.megatron_cfg" in line or "merge key" in line for line in ran.problems)
+def test_literal_with_a_merge_key_and_another_tp(becomes: Becomes) -> None:
+    """The teacher gets overrides of its own, which hide the merged ones: all of those are in it."""
+    shelf = TEACHER.replace("gtp_weight_remat_size: 3", "gtp_weight_remat_size: 3\n      hidden_dropout: 0.1")
+    after = shelf.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 6")
+    own = "    model_overrides:\n      hidden_dropout: 0.1\n      tensor_parallel_num_weight_shards: 24\n"
+    becomes({"a.yaml": shelf}, {"a.yaml": after + own}, "--style", "literal")
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_of_a_recipe_with_a_merge_key(becomes: Becomes) -> None:
     """The merge is the parent's own: a child that changes the policy's TP does not change the teacher's."""
     before = TEACHER.replace("    tensor_model_parallel_size: 8\n", "    context_parallel_size: 2\n")
@@ -595,6 +613,7 @@ def test_a_child_of_a_recipe_with_a_merge_key(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_an_alias_gives_it_another_tp(becomes: Becomes) -> None:
     before = """
         policy:
@@ -666,6 +685,7 @@ def test_a_whole_megatron_cfg_by_interpolation(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_overrides_by_interpolation_under_another_tp(becomes: Becomes) -> None:
     """A relative interpolation would be resolved where the overrides stand: only numbers keep both right."""
     before = """
@@ -699,28 +719,46 @@ def test_overrides_by_interpolation_under_another_tp(becomes: Becomes) -> None:
 # -- holders -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "policy:\n  megatron_cfg: MC\n",
-        "teacher:\n  megatron_cfg: MC\n",
-        "value:\n  megatron_cfg: MC\n",
-        "my_own_model:\n  megatron_cfg: MC\n",
-        "a:\n  b:\n    c:\n      d:\n        megatron_cfg: MC\n",
-        "megatron_cfg: MC\n",
-        "teachers:\n- megatron_cfg: MC\n- megatron_cfg: MC\n",
-        "a: [[{b: {megatron_cfg: MC}}]]\n",
-        "7: {megatron_cfg: MC}\n",
-        "with a blank: {megatron_cfg: MC}\n",
-        "a:\n  megatron_cfg:\n    inner: {megatron_cfg: MC}\n",
-    ],
-)
-@pytest.mark.parametrize("style", ["auto", "interpolation"])
-def test_every_holder(becomes: Becomes, text: str, style: str) -> None:
-    before = text.replace("MC", "{tensor_model_parallel_size: 2, model_overrides: {gtp_weight_remat_size: 3}}")
-    new = "6" if style == "auto" else '"${mul:3,${..tensor_model_parallel_size}}"'
-    after = before.replace("gtp_weight_remat_size: 3", f"tensor_parallel_num_weight_shards: {new}")
+HOLDERS = [
+    "policy:\n  megatron_cfg: MC\n",
+    "teacher:\n  megatron_cfg: MC\n",
+    "value:\n  megatron_cfg: MC\n",
+    "my_own_model:\n  megatron_cfg: MC\n",
+    "a:\n  b:\n    c:\n      d:\n        megatron_cfg: MC\n",
+    "megatron_cfg: MC\n",
+    "7: {megatron_cfg: MC}\n",
+    "with a blank: {megatron_cfg: MC}\n",
+    "a:\n  megatron_cfg:\n    inner: {megatron_cfg: MC}\n",
+]
+IN_LISTS = ["teachers:\n- megatron_cfg: MC\n- megatron_cfg: MC\n", "a: [[{b: {megatron_cfg: MC}}]]\n"]
+
+
+def holding(holder: str, key: str, value: str) -> str:
+    return holder.replace("MC", f"{{tensor_model_parallel_size: 2, model_overrides: {{{key}: {value}}}}}")
+
+
+@pytest.mark.parametrize("style", ["auto", "literal"])
+@pytest.mark.parametrize("holder", [*HOLDERS, *IN_LISTS])
+def test_every_holder(becomes: Becomes, holder: str, style: str) -> None:
+    before = holding(holder, "gtp_weight_remat_size", "3")
+    after = holding(holder, "tensor_parallel_num_weight_shards", "6")
     becomes({"a.yaml": before}, {"a.yaml": after}, "--style", style)
+
+
+@pytest.mark.launcher("grpo")
+@pytest.mark.parametrize("holder", [*HOLDERS, *IN_LISTS])
+def test_every_holder_with_an_interpolation(becomes: Becomes, holder: str) -> None:
+    before = holding(holder, "gtp_weight_remat_size", "3")
+    after = holding(holder, "tensor_parallel_num_weight_shards", '"${mul:3,${..tensor_model_parallel_size}}"')
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--style", "interpolation")
+
+
+@pytest.mark.launcher("grpo")
+@pytest.mark.parametrize("holder", [*HOLDERS, *IN_LISTS])
+def test_every_holder_where_resolvers_are_known(becomes: Becomes, holder: str) -> None:
+    """A number where TP stands beside it, whoever starts it."""
+    before = holding(holder, "gtp_weight_remat_size", "3")
+    becomes({"a.yaml": before}, {"a.yaml": holding(holder, "tensor_parallel_num_weight_shards", "6")})
 
 
 # -- files outside the given paths ---------------------------------------------------------------------
@@ -763,30 +801,39 @@ def test_a_parent_outside_that_holds_an_old_setting_and_a_child_with_one(migrate
     assert ran.files["base.yaml"] == BASE
 
 
-@pytest.mark.parametrize("checkout", [True, False], ids=["in a checkout", "in a folder"])
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("given", ["base.yaml", "./base.yaml"])
-def test_a_base_given_alone_stays_right_for_its_children(
-    becomes: Becomes, tmp_path: Path, checkout: bool, given: str
-) -> None:
-    child = "child.yaml"
-    if checkout:
-        (tmp_path / "work" / ".git").mkdir()
-        child = "far/away/child.yaml"
-    text = CHILD_WITH_TP.replace("base.yaml", "../../base.yaml" if checkout else "base.yaml")
-    becomes({"base.yaml": BASE, child: text}, {"base.yaml": BASE_WITH_INTERPOLATION}, paths=(given,))
+def test_a_base_given_alone_stays_right_for_its_children(becomes: Becomes, tmp_path: Path, given: str) -> None:
+    """Wherever they are in the checkout."""
+    (tmp_path / "work" / ".git").mkdir()
+    child = CHILD_WITH_TP.replace("base.yaml", "../../base.yaml")
+    becomes({"base.yaml": BASE, "far/away/child.yaml": child}, {"base.yaml": BASE_WITH_INTERPOLATION}, paths=(given,))
 
 
-def test_literal_with_a_base_given_alone_leaves_it(stays: Stays) -> None:
+@pytest.mark.launcher("grpo")
+def test_outside_a_checkout_nothing_beyond_the_given_paths_is_read(becomes: Becomes) -> None:
+    """Nor is what lies beside: in a temporary or a home folder that may be anything."""
+    files = {"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}
+    becomes(files, {"base.yaml": BASE_WITH_NUMBER}, paths=("base.yaml",), proven=False)
+
+
+def test_literal_with_a_base_given_alone_leaves_it(stays: Stays, tmp_path: Path) -> None:
     """The child needs a number of its own, and is not ours to write."""
+    (tmp_path / "work" / ".git").mkdir()
     ran = stays({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, "--style", "literal", paths=("base.yaml",))
     assert any("child.yaml" in line for line in ran.problems)
 
 
-def test_literal_with_an_excluded_child_leaves_the_base(stays: Stays) -> None:
-    ran = stays({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, "--style", "literal", "--exclude", "child.yaml")
-    assert any("child.yaml" in line for line in ran.problems)
+def test_literal_with_an_excluded_child(migrate: Migrate) -> None:
+    """It blocks nobody: the base is written, and the child that it is no longer right for is said."""
+    ran = migrate({"base.yaml": BASE, "child.yaml": CHILD_WITH_TP}, "--style", "literal", "--exclude", "child.yaml")
+    assert ran.code == 3
+    assert ran.files == {"base.yaml": BASE_WITH_NUMBER, "child.yaml": CHILD_WITH_TP}
+    assert [line.split(": ")[0] for line in ran.problems] == ["child.yaml"]
+    assert "left out on purpose" in ran.problems[0]
 
 
+@pytest.mark.launcher("grpo")
 def test_an_excluded_child_is_still_thought_of(becomes: Becomes) -> None:
     becomes(
         {"base.yaml": BASE, "child.yaml": CHILD_WITH_TP},

@@ -197,6 +197,7 @@ def test_flow_style_in_flow_style(becomes: Becomes, before: str, after: str) -> 
     becomes({"a.yaml": shape.replace("X", before)}, {"a.yaml": shape.replace("X", after)}, *C)
 
 
+@pytest.mark.launcher("grpo")
 def test_only_the_overrides_in_the_megatron_cfg_of_a_child(becomes: Becomes) -> None:
     """The child's TP is not in its file, and one level up the interpolation has one dot."""
     becomes(
@@ -261,6 +262,7 @@ def test_literal_adds_in_form_c(becomes: Becomes) -> None:
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_merge_key_with_another_tp(becomes: Becomes) -> None:
     before = text(
         """
@@ -324,6 +326,7 @@ def test_overrides_that_hide_merged_ones_stay_as_a_husk(becomes: Becomes) -> Non
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_that_inherits_other_overrides_keeps_them(becomes: Becomes) -> None:
     """`model_overrides:` with nothing behind it would be null, and wipe the inherited ones."""
     ran = becomes(

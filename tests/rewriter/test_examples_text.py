@@ -93,6 +93,7 @@ def test_a_whole_recipe_as_json(becomes: Becomes) -> None:
     becomes({"a.yaml": before % OLD}, {"a.yaml": (before % NEW).replace("3}", "12}")})
 
 
+@pytest.mark.launcher("grpo")
 def test_an_interpolation_in_json_is_quoted(becomes: Becomes) -> None:
     before = '{"policy": {"megatron_cfg": {"tensor_model_parallel_size": 4, "model_overrides": {"%s": 3}}}}\n'
     after = (before % NEW).replace("3}", '"${mul:3,${..tensor_model_parallel_size}}"}')
@@ -215,22 +216,73 @@ def test_several_in_one_file(becomes: Becomes) -> None:
 
 # -- what only looks like it ---------------------------------------------------------------------------
 
+#: Nothing that anybody reads.
 LOOKALIKES = {
     "a comment": f"# {OLD}: 3\n",
     "a commented recipe": "".join(f"# {line}\n" for line in recipe(f"{OLD}: 3").splitlines()),
-    "a text": f"note: 'policy.megatron_cfg.model_overrides.{OLD}: 3'\n",
-    "a multi-line text": f'note: "megatron_cfg:\n  model_overrides:\n    {OLD}: 3"\n',
-    "a block scalar": "script: |\n" + "".join(f"  {line}\n" for line in recipe(f"{OLD}: 3").splitlines()),
-    "a folded scalar": "script: >\n" + "".join(f"  {line}\n" for line in recipe(f"{OLD}: 3").splitlines()),
-    "the same key elsewhere": f"{OLD}: 3\n",
-    "in the megatron_cfg itself": f"policy: {{megatron_cfg: {{tensor_model_parallel_size: 4, {OLD}: 3}}}}\n",
-    "overrides outside a megatron_cfg": f"policy: {{dtensor_cfg: {{model_overrides: {{{OLD}: 3}}}}}}\n",
-    "a list": f"policy: {{megatron_cfg: {{model_overrides: {{names: [{OLD}, expert_{OLD}]}}}}}}\n",
-    "a longer key": f"policy: {{megatron_cfg: {{model_overrides: {{my_{OLD}: 3, {OLD}_2: 1}}}}}}\n",
-    "a value": f"policy: {{megatron_cfg: {{model_overrides: {{key: {OLD}}}}}}}\n",
     "another case": f"policy: {{megatron_cfg: {{model_overrides: {{{OLD.upper()}: 3}}}}}}\n",
-    "a dotted key": f"policy.megatron_cfg.model_overrides.{OLD}: 3\n",
-    "another holder": f"policy: {{megatron_cfg_2: {{model_overrides: {{{OLD}: 3}}}}}}\n",
+    "half of it": "policy: {megatron_cfg: {model_overrides: {weight_remat_size: 3, gtp_weight: 2}}}\n",
+}
+
+#: What something may read, or what somebody meant for a model that never gets it: the place, and what is said of it.
+UNREACHED = {
+    "the same key elsewhere": (f"{OLD}: 3\n", "1:1", f"{OLD} ({OLD}) is what no model gets"),
+    "in the megatron_cfg itself": (
+        f"policy: {{megatron_cfg: {{tensor_model_parallel_size: 4, {OLD}: 3}}}}\n",
+        "1:56",
+        f"{OLD} (policy.megatron_cfg.{OLD}) is what no model gets",
+    ),
+    "overrides outside a megatron_cfg": (
+        f"policy: {{dtensor_cfg: {{model_overrides: {{{OLD}: 3}}}}}}\n",
+        "1:42",
+        f"{OLD} (policy.dtensor_cfg.model_overrides.{OLD}) is what no model gets",
+    ),
+    "another holder": (
+        f"policy: {{megatron_cfg_2: {{model_overrides: {{{OLD}: 3}}}}}}\n",
+        "1:45",
+        f"{OLD} (policy.megatron_cfg_2.model_overrides.{OLD}) is what no model gets",
+    ),
+    "in the policy's own overrides": (
+        f"policy: {{model_overrides: {{expert_{OLD}: 3}}}}\n",
+        "1:28",
+        f"expert_{OLD} (policy.model_overrides.expert_{OLD}) is what no model gets",
+    ),
+    "on a shelf that nothing merges": (
+        f"shelf: &S {{model_overrides: {{{OLD}: 3}}}}\npolicy: {{megatron_cfg: {{}}}}\n",
+        "1:30",
+        f"{OLD} (shelf.model_overrides.{OLD}) is what no model gets",
+    ),
+    "in a list": (f"sweep:\n- a: 1\n- {OLD}: 3\n", "3:3", f"{OLD} (sweep[1].{OLD}) is what no model gets"),
+}
+MENTIONED = {
+    "a text": (f"note: 'policy.megatron_cfg.model_overrides.{OLD}: 3'\n", "1:7", ""),
+    "a multi-line text": (f'note: "megatron_cfg:\n  model_overrides:\n    {OLD}: 3"\n', "1:7", ""),
+    "a block scalar": (
+        "script: |\n" + "".join(f"  {line}\n" for line in recipe(f"{OLD}: 3").splitlines()),
+        "1:9",
+        "",
+    ),
+    "a folded scalar": (
+        "script: >\n" + "".join(f"  {line}\n" for line in recipe(f"{OLD}: 3").splitlines()),
+        "1:9",
+        "",
+    ),
+    "a list": (f"policy: {{names: [{OLD}, expert_{OLD}]}}\n", "1:18", ", and 1 more"),
+    "a list of overrides": (f"overrides:\n- a.b=1\n- policy.megatron_cfg.model_overrides.{OLD}=3\n", "3:3", ""),
+    "a longer key": (
+        f"policy: {{megatron_cfg: {{model_overrides: {{my_{OLD}: 3, {OLD}_2: 1}}}}}}\n",
+        "1:43",
+        ", and 1 more",
+    ),
+    "a value": (f"policy: {{megatron_cfg: {{model_overrides: {{key: {OLD}}}}}}}\n", "1:48", ""),
+    "a dotted key": (f"policy.megatron_cfg.model_overrides.{OLD}: 3\n", "1:1", ""),
+}
+NAMED = {
+    **UNREACHED,
+    **{
+        name: (content, place, f"mentions {OLD} in a text or a longer key{more}")
+        for name, (content, place, more) in MENTIONED.items()
+    },
 }
 
 
@@ -251,6 +303,39 @@ def test_lookalikes_stay_beside_a_real_one(becomes: Becomes, name: str) -> None:
 def test_lookalikes_do_not_fail_a_check(migrate: Migrate) -> None:
     files = {f"{index}.yaml": content for index, content in enumerate(LOOKALIKES.values())}
     assert migrate(files, "--check").code == 0
+
+
+@pytest.mark.parametrize("target", ["model-overrides", "megatron-cfg"])
+@pytest.mark.parametrize("name", NAMED)
+def test_what_no_rule_reaches_is_named(stays: Stays, name: str, target: str) -> None:
+    """It stays, for nobody can tell what becomes of it, and is said with its place."""
+    content, place, what = NAMED[name]
+    ran = stays({"a.yaml": content}, "--target", target)
+    assert [line.partition("; ")[0] for line in ran.problems] == [f"a.yaml:{place}: {what}"]
+    assert "Nothing to migrate" not in ran.stderr
+    assert stays({"a.yaml": content}, "--target", target, "--check", code=1).problems == ran.problems
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMED if not NAMED[name][0].startswith("policy:") and "policy:" not in NAMED[name][0]]
+)
+def test_what_no_rule_reaches_stays_beside_a_real_one(migrate: Migrate, name: str) -> None:
+    content, place, what = NAMED[name]
+    ran = migrate({"a.yaml": content + recipe(f"{OLD}: 3")})
+    assert ran.code == 3, ran.stderr
+    assert ran.files == {"a.yaml": content + recipe(f"{NEW}: 12")}
+    assert [line.partition("; ")[0] for line in ran.problems] == [f"a.yaml:{place}: {what}"]
+
+
+def test_mentions_are_one_line_a_file(migrate: Migrate) -> None:
+    content = "".join(
+        content for content, _, _ in MENTIONED.values() if not content.startswith(("policy", "note", "script"))
+    )
+    many = "".join(f"note{number}: run with {OLD}={number}\n" for number in range(40))
+    ran = migrate({"a.yaml": many, "b.yaml": content, "c.yaml": many.replace(OLD, "tensor_size")})
+    assert ran.code == 3
+    assert [line.split(":")[0] for line in ran.problems] == ["a.yaml", "b.yaml"]
+    assert ", and 39 more" in ran.problems[0]
 
 
 # -- what messages point at ----------------------------------------------------------------------------

@@ -129,6 +129,7 @@ def test_a_bad_size_that_a_child_corrects(migrate: Migrate) -> None:
 # -- sizes that are interpolations ---------------------------------------------------------------------
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize(
     ("size", "shards"),
     [
@@ -151,6 +152,7 @@ def test_an_interpolated_size_is_kept(becomes: Becomes, size: str, shards: str, 
     becomes({"a.yaml": recipe(size)}, {"a.yaml": recipe(shards, key=NEW)}, "--style", style)
 
 
+@pytest.mark.launcher("grpo")
 def test_an_interpolated_size_in_form_c(becomes: Becomes) -> None:
     """One level higher, a relative name has one dot less."""
     before = recipe("${..pipeline_model_parallel_size}")
@@ -234,6 +236,7 @@ def test_etp(becomes: Becomes, parallel: str, shards: str) -> None:
     becomes({"a.yaml": moe(parallel)}, {"a.yaml": moe(parallel, shards, EXPERT_NEW)})
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize(
     ("parallel", "shards"),
     [
@@ -253,6 +256,7 @@ def test_the_two_axes_have_nothing_to_do_with_each_other(becomes: Becomes) -> No
     becomes({"a.yaml": before}, {"a.yaml": after})
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_with_an_etp(becomes: Becomes) -> None:
     child = "defaults: base.yaml\npolicy: {megatron_cfg: {expert_tensor_parallel_size: 1}}\n"
     becomes(
@@ -273,6 +277,7 @@ def test_a_child_whose_etp_is_another_one_for_another_reason(becomes: Becomes) -
     )
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_without_a_word_on_etp(becomes: Becomes) -> None:
     child = text(
         """
@@ -318,6 +323,7 @@ def both(old: str, new: str, between: str = "") -> str:
     return recipe(old) + between + f"      {NEW}: {new}\n"
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("new", ["12", '"${mul:3,${..tensor_model_parallel_size}}"', "0xC"])
 def test_old_and_new_that_agree(becomes: Becomes, new: str) -> None:
     becomes({"a.yaml": both("3", new)}, {"a.yaml": recipe(new, key=NEW)})
@@ -393,6 +399,7 @@ def test_a_child_that_is_done_already_and_means_something_else(becomes: Becomes)
     becomes({"base.yaml": recipe("3"), "child.yaml": child_of_base(NEW, "8")}, {"base.yaml": recipe("12", key=NEW)})
 
 
+@pytest.mark.launcher("grpo")
 def test_a_base_that_is_done_already(becomes: Becomes) -> None:
     becomes(
         {"base.yaml": recipe("12", key=NEW), "child.yaml": child_of_base("gtp_weight_remat_size", "3")},

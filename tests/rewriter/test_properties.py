@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -36,7 +36,7 @@ REAL = Path(__file__).parents[3] / "shared" / "corpus" / "nemo_rl"
 
 
 def examples(count: int) -> Any:
-    return settings(max_examples=count * MORE, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+    return settings(max_examples=count * MORE)
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ def run(root: Path, *arguments: str, paths: tuple[str, ...] = ("",)) -> Result:
 Meaning = dict[tuple[Any, ...], Any]
 
 
+@oracle.resolvers()
 def meaning(path: Path, choices: Choices, tp: int, etp: int | None) -> Meaning | None:
     """By `megatron_cfg`, what the oracle says with a TP and an ETP supplied where the recipe has none; the
     exception's type where no run could start. None where the recipe cannot be loaded."""
@@ -137,6 +138,7 @@ def supplied(holder: Any, tp: int, etp: int | None) -> Any:
     return holder
 
 
+@oracle.resolvers()
 def sets_tp(path: Path) -> dict[tuple[Any, ...], bool]:
     found = {}
     for where, holder in oracle.holders(oracle.load(path)).items():
@@ -355,6 +357,7 @@ def test_a_run_changes_settings_and_no_topology(tree: RecipeTree, choices: Choic
         assert contents(root) == written, "files were added"
 
 
+@oracle.resolvers()
 def assert_nothing_left(root: Path, names: Any, choices: Choices) -> None:
     for name in names:
         for where, holder in oracle.holders(oracle.load(root / name)).items():
@@ -424,14 +427,14 @@ def test_check_says_whether_a_run_would_leave_nothing(tree: RecipeTree, choices:
             assert run(root, "--check", *choices.arguments()).exit_code == 0
 
 
-@settings(max_examples=3 * MORE, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@examples(3)
 @given(trees(), choices())
 def test_a_process_does_the_same(tree: RecipeTree, choices: Choices) -> None:
     with on_disk(tree) as root:
         result = run(root, *choices.arguments())
         written = contents(root, tree.files)
         put(root, tree)
-        command = [sys.executable, "-m", "gtp_migrate.cli", ".", *choices.arguments()]
+        command = [sys.executable, "-m", "gtp_migrate", ".", *choices.arguments()]
         process = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert "Traceback" not in process.stderr
         assert process.stdout == ""

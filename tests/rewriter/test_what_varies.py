@@ -24,6 +24,7 @@ TP4 = "tensor_model_parallel_size: 4"
 EXPERT = "expert_gtp_weight_remat_size"
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("size", ["${oc.select:par.gtp,null}", "${oc.select:par.gtp}", "${oc.select:par.gtp, 1}"])
 def test_a_resolver_may_read_any_key(becomes: Callable[..., Any], size: str) -> None:
     before = "par: {gtp: 3}\n" + recipe(size, TP4)
@@ -35,6 +36,7 @@ def test_a_resolver_may_read_any_key(becomes: Callable[..., Any], size: str) -> 
     becomes({"a.yaml": before}, {"a.yaml": after})
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize(
     ("par", "more", "right"),
     [
@@ -64,6 +66,7 @@ def test_overrides_by_a_resolver_are_not_passed_over(migrate: Callable[..., Any]
     assert ran.code == 1, ran.stderr
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize(
     "defaults",
     [
@@ -133,6 +136,7 @@ def test_a_size_that_is_null_today(stays: Callable[..., Any], gtp: str) -> None:
     assert "gtp_weight_remat_size (${gtp}) is null in a recipe that gets it" in ran.stderr
 
 
+@pytest.mark.launcher("grpo")
 @pytest.mark.parametrize("target", ["model-overrides", "megatron-cfg"])
 def test_a_tp_that_fails_here_is_set_all_the_same(becomes: Callable[..., Any], target: str) -> None:
     """`--tp` is for recipes in which no file says a TP; a resolver of one's own does say it."""
@@ -155,17 +159,53 @@ def test_an_etp_that_fails_here_is_set_all_the_same(stays: Callable[..., Any]) -
     stays({"a.yaml": recipe(3, more, EXPERT)}, "--etp", "2")
 
 
+@pytest.mark.launcher("grpo")
 def test_all_resolvers_of_nemo_rl(becomes: Callable[..., Any]) -> None:
-    before = recipe("${sub:5,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${div:6,2}}")
-    stays_int = before.replace("${add:1,${div:6,2}}", "${add:1,${mul:1,3}}")
+    before = recipe("${mul:3,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${mul:1,3}}")
+    new = "tensor_parallel_num_weight_shards: ${mul:${mul:3,${max:1,2}},${..tensor_model_parallel_size}}"
+    becomes({"a.yaml": before}, {"a.yaml": before.replace("gtp_weight_remat_size: ${mul:3,${max:1,2}}", new)})
+
+
+SUB = recipe("${sub:5,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${mul:1,3}}")
+#: As newer ones register them.
+WITH_SUB = """\
+from omegaconf import OmegaConf
+
+def register_omegaconf_resolvers():
+    OmegaConf.register_new_resolver("add", lambda a, b: a + b)
+    OmegaConf.register_new_resolver("mul", lambda a, b: a * b)
+    OmegaConf.register_new_resolver("sub", lambda a, b: a - b)
+    OmegaConf.register_new_resolver("max", lambda a, b: max(a, b))
+"""
+
+
+@pytest.mark.launcher("grpo")
+def test_a_resolver_that_the_oldest_nemo_rl_lacks(stays: Callable[..., Any]) -> None:
+    ran = stays({"a.yaml": SUB})
+    assert [line.split(": ")[0] for line in ran.problems] == ["a.yaml:5:7"]
+    assert "Unsupported interpolation type sub" in ran.problems[0]
+
+
+@pytest.mark.launcher("grpo")
+def test_the_resolvers_of_the_nemo_rl_around(migrate: Callable[..., Any]) -> None:
+    files = {
+        "nemo_rl/models/policy/__init__.py": "class MegatronConfig(TypedDict):\n    enabled: bool\n",
+        "nemo_rl/utils/config.py": WITH_SUB,
+        "a.yaml": SUB,
+    }
+    ran = migrate(files)
+    assert ran.code == 0, ran.stderr
     new = "tensor_parallel_num_weight_shards: ${mul:${sub:5,${max:1,2}},${..tensor_model_parallel_size}}"
-    becomes({"a.yaml": stays_int}, {"a.yaml": stays_int.replace("gtp_weight_remat_size: ${sub:5,${max:1,2}}", new)})
+    assert new in ran.files["a.yaml"]
 
 
+@pytest.mark.launcher("grpo")
 def test_a_recipe_without_megatron_still_loads(stays: Callable[..., Any]) -> None:
     """NeMo-RL resolves every interpolation at the start, also one that nothing needs."""
     ran = stays({"a.yaml": recipe(3, "enabled: false")})
-    assert "a.yaml: policy.megatron_cfg has no TP and Megatron switched off" in ran.stderr
+    assert "a.yaml:5:7: gtp_weight_remat_size is for policy.megatron_cfg, which has no TP" in ran.problems[0]
+    assert "Megatron switched off" in ran.problems[0]
+    assert "--tp N" in ran.problems[0]
 
 
 def test_a_recipe_without_megatron_and_a_tp_to_assume(becomes: Callable[..., Any]) -> None:
@@ -174,6 +214,7 @@ def test_a_recipe_without_megatron_and_a_tp_to_assume(becomes: Callable[..., Any
     becomes({"a.yaml": before}, {"a.yaml": after}, "--tp", "4")
 
 
+@pytest.mark.launcher("grpo")
 def test_a_parent_through_a_link_to_a_folder(migrate: Callable[..., Any], tmp_path: Any) -> None:
     """OmegaConf takes `..` by name: behind the link stands the folder that the link is in."""
     (tmp_path / "work" / "recipes").mkdir(parents=True)
@@ -197,6 +238,7 @@ def test_an_old_key_deeper_in_the_overrides_is_said(stays: Callable[..., Any]) -
     assert stays({"a.yaml": text}, "--check", code=1)
 
 
+@pytest.mark.launcher("grpo")
 def test_a_child_over_a_mapping_that_is_an_interpolation(becomes: Callable[..., Any]) -> None:
     """OmegaConf copies what the interpolation stands for, and merges over the copy."""
     base = recipe(3, TP4) + "teacher: ${policy}\n"
@@ -205,6 +247,8 @@ def test_a_child_over_a_mapping_that_is_an_interpolation(becomes: Callable[..., 
     becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
 
 
+@pytest.mark.xfail(strict=True, reason="core_faults 3: found by its own place, not by that of what it stands for")
+@pytest.mark.launcher("grpo")
 def test_a_megatron_cfg_that_stands_under_another_name(becomes: Callable[..., Any]) -> None:
     base = (
         "presets:\n  big:\n    tensor_model_parallel_size: 4\n    model_overrides:\n      gtp_weight_remat_size: 3\n"

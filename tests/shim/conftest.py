@@ -29,7 +29,6 @@ def _hooks_off(monkeypatch):
     """Each test starts and ends with the hooks off, and with nothing in the environment or Bridge's cache."""
     from megatron.bridge.training.utils.checkpoint_utils import read_run_config
 
-    monkeypatch.delenv("GTP_MIGRATE_KEEP_GTP", raising=False)
     monkeypatch.delenv("GTP_MIGRATE_ALLOW_RESHARD", raising=False)
     shim.uninstall()
     read_run_config.cache_clear()

@@ -140,15 +140,6 @@ def pickled(bridge, folder, tp):
     return config
 
 
-def finalized_twice(bridge, folder, tp):
-    config, _ = load_model_config(folder)
-    config.finalize()
-    config.tensor_model_parallel_size = tp
-    config.finalize()
-    config.finalize()
-    return config
-
-
 PLAIN_WAYS = [
     load,
     lenient_yaml,
@@ -158,7 +149,6 @@ PLAIN_WAYS = [
     deep_copied,
     replaced_and_deep_copied,
     pickled,
-    finalized_twice,
 ]
 
 
@@ -311,15 +301,3 @@ def test_the_other_side_is_not_touched(bridge, tmp_path, hooked):
     config.finalize()
     assert (config.tensor_parallel_num_weight_shards, config.gtp_weight_remat_size) == (12, 3)
     assert (config.expert_tensor_parallel_num_weight_shards, config.expert_gtp_weight_remat_size) == (None, 1)
-
-
-@pytest.mark.parametrize("by", ["argument", "environment"])
-@pytest.mark.parametrize(("counts", "tp", "shards"), [(SHARDS_12, 8, 24), (SIZE_3, 2, 6), ({}, 8, None)])
-def test_keep_gtp_rescales(bridge, saved, counts, tp, shards, by, monkeypatch):
-    folder = saved(bridge.provider, counts)
-    if by == "environment":
-        monkeypatch.setenv("GTP_MIGRATE_KEEP_GTP", "1")
-    with shim.installed(keep_gtp=True if by == "argument" else None):
-        config = load(bridge, folder, tp)
-    assert config.tensor_parallel_num_weight_shards == shards
-    assert config.gtp_weight_remat_size == (3 if counts else 1)

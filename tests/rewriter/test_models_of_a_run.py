@@ -1,0 +1,277 @@
+"""Models that no mapping shows: teachers, and the generation model of the Megatron backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import Migrate, Ran
+from .test_layout import rows
+
+Becomes = Callable[..., Ran]
+Stays = Callable[..., Ran]
+
+B = ("--target", "model-overrides")
+C = ("--target", "megatron-cfg")
+COUNT = "tensor_parallel_num_weight_shards"
+
+
+def opd(teachers: str, policy: str = "{gtp_weight_remat_size: 3}", section: str = "grpo", aliases: str = "math") -> str:
+    names = ", ".join(f"{alias}: /models/{alias}" for alias in aliases.split())
+    indented = "".join(f"    {line}\n" for line in teachers.splitlines())
+    return (
+        f"{section}: {{max_num_steps: 1}}\n"
+        "policy:\n"
+        f"  megatron_cfg: {{tensor_model_parallel_size: 4, model_overrides: {policy}}}\n"
+        "on_policy_distillation:\n"
+        "  enabled: true\n"
+        f"  teacher_model_by_agent_name: {{{names}}}\n"
+        "  non_colocated_teachers:\n"
+        f"    enabled: true\n{indented}"
+    )
+
+
+def policy_b(text: str) -> str:
+    return text.replace("gtp_weight_remat_size: 3", f"{COUNT}: 12")
+
+
+@pytest.mark.parametrize(
+    ("teachers", "tp"),
+    [
+        ("default_teacher_cfg: {tensor_model_parallel_size: 4}", 4),
+        ("", 1),
+        ("default_teacher_cfg: {tensor_model_parallel_size: 8}", 8),
+        ("default_teacher_cfg:\n  tensor_model_parallel_size: 8  # wide", 8),
+    ],
+)
+def test_the_layout_of_a_teacher(migrate: Migrate, teachers: str, tp: int) -> None:
+    ran = migrate({"a.yaml": opd(teachers)}, *B)
+    assert ran.code == 0, ran.stderr
+    table = {row[1]: row for row in rows(ran.stderr)}
+    assert table["policy.megatron_cfg"][3] == "4 × 3 × 1 × 1"
+    assert table["teacher math"][3] == f"{tp} × 3 × 1 × 1"
+
+
+TEACHERS = {
+    "another TP": "default_teacher_cfg: {tensor_model_parallel_size: 8}",
+    "none said": "",
+    "in the alias' own entry": "teacher_overrides: {math: {tensor_model_parallel_size: 2, num_nodes: 4}}",
+    "by an override": "default_teacher_cfg: {megatron_cfg_overrides: {tensor_model_parallel_size: 8}}",
+    "other overrides there": (
+        "default_teacher_cfg: {tensor_model_parallel_size: 8, megatron_cfg_overrides: {bias_activation_fusion: true}}"
+    ),
+    "old keys there": (
+        "default_teacher_cfg: {tensor_model_parallel_size: 8, "
+        "megatron_cfg_overrides: {model_overrides: {gtp_weight_remat_size: 2, a: 1}}}"
+    ),
+    "old keys beside": "default_teacher_cfg: {tensor_model_parallel_size: 8, model_overrides: {gtp_weight_remat_size: 2}}",
+    "expert sizes": (
+        "default_teacher_cfg: {tensor_model_parallel_size: 8, expert_tensor_parallel_size: 2, "
+        "model_overrides: {expert_gtp_weight_remat_size: 2}}"
+    ),
+    "block style": "default_teacher_cfg:\n  # a comment\n  tensor_model_parallel_size: 8  # wide\n",
+    "several": (
+        "default_teacher_cfg: {tensor_model_parallel_size: 8}\n"
+        "teacher_overrides:\n  code: {tensor_model_parallel_size: 4}"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "policy", ["{gtp_weight_remat_size: 3}", "{masked_softmax_fusion: false, gtp_weight_remat_size: 3}"]
+)
+@pytest.mark.parametrize("name", TEACHERS)
+def test_teachers(becomes_something: Becomes, name: str, policy: str) -> None:
+    aliases = "math code" if name == "several" else "math"
+    becomes_something({"a.yaml": opd(TEACHERS[name], policy, aliases=aliases)}, *B)
+
+
+@pytest.fixture
+def becomes_something(migrate: Migrate, tmp_path_factory: pytest.TempPathFactory) -> Becomes:
+    """All is migrated, whatever it is spelled like, and runs as before by the tests' own reading."""
+    from . import oracle
+    from .conftest import write_files
+
+    def becomes_something(before: dict[str, str], *args: str, code: int = 0) -> Ran:
+        old = tmp_path_factory.mktemp("before")
+        write_files(old, before)  # type: ignore[arg-type]
+        ran = migrate(before, *args)
+        assert ran.code == code, ran.stderr
+        new = tmp_path_factory.mktemp("after")
+        write_files(new, ran.files)
+        for name in before:
+            assert "gtp_weight_remat_size" not in str(ran.files[name])
+            oracle.assert_runs_as_before(old / name, new / name, typed="megatron-cfg" in args, tp=6)
+        again = migrate({}, *args)
+        assert (again.code, again.files) == (0, ran.files), again.stderr
+        return ran
+
+    return becomes_something
+
+
+def test_a_default_teacher_and_one_with_overrides_of_its_own(becomes_something: Becomes) -> None:
+    teachers = (
+        "default_teacher_cfg: {tensor_model_parallel_size: 8}\n"
+        "teacher_overrides:\n"
+        "  code: {tensor_model_parallel_size: 4, model_overrides: {gtp_weight_remat_size: 2}}"
+    )
+    becomes_something({"a.yaml": opd(teachers, aliases="math code")}, *B)
+
+
+def test_two_aliases_of_one_checkpoint_are_one_teacher(migrate: Migrate) -> None:
+    """The second is never built, whatever its entry says."""
+    teachers = "default_teacher_cfg: {tensor_model_parallel_size: 4}\nteacher_overrides: {code: {tensor_model_parallel_size: 8}}"
+    text = opd(teachers, aliases="math code").replace("/models/code", "/models/math")
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (0, policy_b(text))
+    assert "teacher code" not in ran.stderr
+
+
+@pytest.mark.parametrize("section", ["sft", "distillation", "ppo", "dpo"])
+def test_other_algorithms_have_no_such_teachers(migrate: Migrate, section: str) -> None:
+    text = opd("default_teacher_cfg: {tensor_model_parallel_size: 8}", section=section)
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (0, policy_b(text)), ran.stderr
+
+
+@pytest.mark.parametrize("switch", ["  enabled: true\n", "    enabled: true\n"])
+def test_teachers_that_are_switched_off(migrate: Migrate, switch: str) -> None:
+    text = opd("default_teacher_cfg: {tensor_model_parallel_size: 8}").replace(
+        switch, switch.replace("true", "false"), 1
+    )
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (0, policy_b(text)), ran.stderr
+
+
+TWO_WAYS = """\
+default_teacher_cfg:
+  tensor_model_parallel_size: 4
+  megatron_cfg_overrides: {model_overrides: {gtp_weight_remat_size: 2}}
+teacher_overrides: {code: {tensor_model_parallel_size: 4, model_overrides: {gtp_weight_remat_size: 5}}}
+"""
+
+
+def test_ways_of_making_a_teacher_that_differ(becomes_something: Becomes) -> None:
+    """A launcher gives `code` size 5, the functions called by themselves 2: each stays what it is."""
+    ran = becomes_something({"a.yaml": opd(TWO_WAYS, aliases="code")}, *B)
+    assert f"{COUNT}: 8}}" in str(ran.files["a.yaml"])
+    assert f"{COUNT}: 20}}" in str(ran.files["a.yaml"])
+
+
+def test_ways_of_making_a_teacher_for_which_no_number_is_right(stays: Stays) -> None:
+    """By one of the two, `code` has the default's size at a TP of its own, by the other that size is `math`'s alone."""
+    text = opd(TWO_WAYS.replace("_size: 4\n", "_size: 8\n"), aliases="math code")
+    ran = stays({"a.yaml": text}, *B)
+    assert any("teacher code" in line for line in ran.problems), ran.stderr
+
+
+@pytest.mark.parametrize("target", [B, C])
+def test_a_child_with_teachers_over_a_base_without(becomes_something: Becomes, target: tuple[str, str]) -> None:
+    base = "grpo: {a: 1}\npolicy:\n  megatron_cfg:\n    tensor_model_parallel_size: 4\n    model_overrides:\n      gtp_weight_remat_size: 3\n"
+    child = (
+        "defaults: base.yaml\n" + opd("default_teacher_cfg: {tensor_model_parallel_size: 2}").partition("policy:")[2]
+    )
+    child = "defaults: base.yaml\non_policy_distillation" + child.partition("on_policy_distillation")[2]
+    ran = becomes_something({"base.yaml": base, "child.yaml": child}, *target)
+    assert f"{COUNT}: 6" in str(ran.files["child.yaml"])
+
+
+# -- generation --------------------------------------------------------------------------------------------
+
+
+def generating(
+    own: str, *, colocated: bool = False, section: str = "grpo", overrides: str = "{gtp_weight_remat_size: 2}"
+) -> str:
+    return (
+        f"{section}: {{max_num_steps: 1}}\n"
+        "policy:\n"
+        "  megatron_cfg:\n"
+        "    tensor_model_parallel_size: 2\n"
+        "    expert_tensor_parallel_size: 1\n"
+        "    expert_model_parallel_size: 4\n"
+        "    pipeline_model_parallel_size: 1\n"
+        "    context_parallel_size: 1\n"
+        f"    model_overrides: {overrides}\n"
+        "  generation:\n"
+        "    backend: megatron\n"
+        f"    colocated: {{enabled: {str(colocated).lower()}}}\n"
+        f"    mcore_generation_config: {own}\n"
+    )
+
+
+GENERATIONS = {
+    "another TP": "{tensor_model_parallel_size: 8}",
+    "the same": "{buffer_size_gb: 20}",
+    "nothing": "null",
+    "empty": "{}",
+    "other overrides": "{tensor_model_parallel_size: 8, model_overrides: {a: 1}}",
+    "an old key of its own": "{tensor_model_parallel_size: 8, model_overrides: {gtp_weight_remat_size: 1}}",
+    "an old null of its own": "{tensor_model_parallel_size: 8, model_overrides: {b: 1}}",
+    "another ETP": "{expert_tensor_parallel_size: 2, expert_model_parallel_size: 1}",
+}
+OVERRIDES = [
+    "{gtp_weight_remat_size: 2}",
+    "{masked_softmax_fusion: false, gtp_weight_remat_size: 2, expert_gtp_weight_remat_size: 3}",
+]
+
+
+@pytest.mark.parametrize("overrides", OVERRIDES)
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_generation_of_its_own(becomes_something: Becomes, name: str, overrides: str) -> None:
+    ran = becomes_something({"a.yaml": generating(GENERATIONS[name], overrides=overrides)}, *B)
+    assert "generation" in {row[1] for row in rows(ran.stderr)} or "model_overrides" in GENERATIONS[name]
+
+
+@pytest.mark.parametrize("own", ["{}", "null", "{buffer_size_gb: 20}", "{tensor_model_parallel_size: 2}"])
+@pytest.mark.parametrize("section", ["grpo", "distillation"])
+def test_colocated_generation_with_the_same_sizes_is_no_model(
+    becomes_something: Becomes, own: str, section: str
+) -> None:
+    ran = becomes_something({"a.yaml": generating(own, colocated=True, section=section)}, *B)
+    assert "generation" not in {row[1] for row in rows(ran.stderr)}
+
+
+@pytest.mark.parametrize("section", ["grpo", "distillation"])
+@pytest.mark.parametrize("own", ["{tensor_model_parallel_size: 8}", "{tensor_model_parallel_size: 1}"])
+def test_a_copy_of_another_tp_is_left_and_said(stays: Stays, own: str, section: str) -> None:
+    ran = stays({"a.yaml": generating(own, colocated=True, section=section)}, *B)
+    assert len(ran.problems) == 1
+    assert ran.problems[0].startswith("a.yaml: generation would change from TP")
+    assert "--runtime-shim" in ran.problems[0]
+    assert "--target megatron-cfg" in ran.problems[0]
+
+
+def test_a_copy_whose_counts_are_right_by_chance(becomes_something: Becomes) -> None:
+    """Another PP makes a copy of its own, which the training's counts are right for."""
+    becomes_something({"a.yaml": generating("{pipeline_model_parallel_size: 2}", colocated=True)}, *B)
+
+
+@pytest.mark.parametrize("own", ["{tensor_model_parallel_size: 8}", "{expert_tensor_parallel_size: 2}"])
+def test_a_copy_that_the_runs_pin(migrate: Migrate, own: str) -> None:
+    text = generating(own, colocated=True)
+    ran = migrate({"a.yaml": text}, *B, "--runtime-shim")
+    assert (ran.code, ran.files["a.yaml"]) == (0, text.replace("gtp_weight_remat_size: 2", f"{COUNT}: 4")), ran.stderr
+    assert "gtp_weight_remat_size" not in migrate({"a.yaml": text}, *C).files["a.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("section", "colocated"),
+    [("ppo", True), ("ppo", False), ("sft", True), ("dpo", False), ("rm", True), ("distillation", False)],
+)
+def test_algorithms_that_do_not_generate_so(migrate: Migrate, section: str, colocated: bool) -> None:
+    text = generating("{tensor_model_parallel_size: 8}", colocated=colocated, section=section)
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (0, text.replace("gtp_weight_remat_size: 2", f"{COUNT}: 4")), ran.stderr
+
+
+def test_another_backend(migrate: Migrate) -> None:
+    text = generating("{tensor_model_parallel_size: 8}").replace("backend: megatron", "backend: vllm")
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (0, text.replace("gtp_weight_remat_size: 2", f"{COUNT}: 4")), ran.stderr
+
+
+def test_generation_in_form_c_has_the_typed_key(migrate: Migrate) -> None:
+    ran = migrate({"a.yaml": generating("{tensor_model_parallel_size: 8}")}, *C)
+    assert ran.code == 0, ran.stderr
+    assert "gtp_weight_remat_size" not in ran.files["a.yaml"]

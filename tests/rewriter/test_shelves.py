@@ -1,0 +1,264 @@
+"""Settings that a model gets by `<<`, an alias or a reference; and everything that must still resolve afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import oracle
+from .conftest import Migrate, Ran, write_files
+
+Becomes = Callable[..., Ran]
+Stays = Callable[..., Ran]
+
+OLD, NEW = "gtp_weight_remat_size", "tensor_parallel_num_weight_shards"
+B = ("--target", "model-overrides")
+C = ("--target", "megatron-cfg")
+
+
+@pytest.fixture
+def right(migrate: Migrate, tmp_path: Path) -> Callable[..., Ran]:
+    """Whatever a run writes, every recipe runs as before, a second run leaves it so, and with exit 0 no old key is left."""
+
+    def right(files: dict[str, str], *args: str, code: int = 0) -> Ran:
+        write_files(tmp_path / "before", files)  # type: ignore[arg-type]
+        ran = migrate(files, *args)
+        assert ran.code == code, ran.stderr
+        if code == 0:
+            assert not any(re.search(rf"^[^#]*{OLD}", str(text), re.M) for text in ran.files.values()), ran.files
+            for name in files:
+                typed = "megatron-cfg" in args
+                oracle.assert_runs_as_before(tmp_path / "before" / name, tmp_path / "work" / name, typed=typed, tp=6)
+        else:
+            assert ran.problems
+        again = migrate({}, *args)
+        assert (again.code, again.files, again.problems) == (code, ran.files, ran.problems)
+        return ran
+
+    return right
+
+
+MODEL = "{{<<: *S, tensor_model_parallel_size: {tp}}}"
+ONE_SHELF = f"shelf: &S {{model_overrides: {{{OLD}: 3, a: 1}}}}\n"
+SHELVES = {
+    "two TPs": ONE_SHELF
+    + f"policy: {{megatron_cfg: {MODEL.format(tp=4)}}}\nteacher: {{megatron_cfg: {MODEL.format(tp=8)}}}\n",
+    "one TP": ONE_SHELF
+    + f"policy: {{megatron_cfg: {MODEL.format(tp=4)}}}\nteacher: {{megatron_cfg: {MODEL.format(tp=4)}}}\n",
+    "a TP on the shelf": (
+        f"shelf: &S {{tensor_model_parallel_size: 2, model_overrides: {{{OLD}: 3}}}}\n"
+        f"policy: {{megatron_cfg: *S}}\nteacher: {{megatron_cfg: {MODEL.format(tp=8)}}}\n"
+    ),
+    "a shelf of shelves": (
+        f"o: &O {{{OLD}: 3}}\nshelf: &S {{model_overrides: *O}}\n"
+        f"policy: {{megatron_cfg: {MODEL.format(tp=4)}}}\nvalue: {{megatron_cfg: {MODEL.format(tp=4)}}}\n"
+    ),
+    "sizes only": (
+        f"shelf: &S {{{OLD}: 3}}\n"
+        "policy: {megatron_cfg: {tensor_model_parallel_size: 4, model_overrides: {<<: *S}}}\n"
+        "teacher: {megatron_cfg: {tensor_model_parallel_size: 4, model_overrides: {<<: *S, b: 1}}}\n"
+    ),
+    "block style": (
+        f"megatron_base: &S\n  # for all\n  model_overrides:\n    {OLD}: 3  # why\n"
+        "policy:\n  megatron_cfg:\n    <<: *S\n    tensor_model_parallel_size: 4\n"
+        "teacher:\n  megatron_cfg:\n    <<: *S\n    tensor_model_parallel_size: 8\n    expert_model_parallel_size: 4\n"
+    ),
+    "by reference": (
+        f"shelf: {{model_overrides: {{{OLD}: 3}}}}\n"
+        "policy: {megatron_cfg: {tensor_model_parallel_size: 4, model_overrides: '${shelf.model_overrides}'}}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("section", ["", "grpo: {max_num_steps: 1}\n", "dpo: {max_num_steps: 1}\n"])
+@pytest.mark.parametrize("name", SHELVES)
+def test_a_shelf(right: Callable[..., Ran], name: str, section: str) -> None:
+    """The launcher resolves the shelf as well: an interpolation on it would have to resolve there."""
+    ran = right({"a.yaml": section + SHELVES[name]}, *B)
+    assert "shelf.tensor_model" not in str(ran.files["a.yaml"])
+
+
+def test_a_child_of_a_shelf(right: Callable[..., Ran]) -> None:
+    child = "defaults: a.yaml\npolicy:\n  megatron_cfg:\n    tensor_model_parallel_size: 2\n"
+    right({"a.yaml": SHELVES["two TPs"], "child.yaml": child}, *B)
+
+
+# -- hidden ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "target"), [(f"{{{NEW}: 12}}", B), ("{a: 1}", B), ("null", B), ("{a: 1}", C), ("null", C)]
+)
+def test_overrides_that_hide_those_of_a_shelf(stays: Stays, own: str, target: tuple[str, str]) -> None:
+    """The shelf's key reaches no model: it is named, and stays."""
+    text = (
+        f"shelf: &S {{model_overrides: {{k: 1, {OLD}: 2}}}}\n"
+        f"policy: {{megatron_cfg: {{<<: *S, tensor_model_parallel_size: 3, model_overrides: {own}}}}}\n"
+    )
+    ran = stays({"a.yaml": text}, *target)
+    assert [line.split(": ")[0] for line in ran.problems] == [f"a.yaml:1:{text.index(OLD) + 1}"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "own"),
+    [
+        ("2", "4"),
+        ("2", "null"),
+        ("null", "4"),
+        ("1", "1"),
+    ],
+)
+def test_a_size_that_hides_that_of_a_shelf(right: Callable[..., Ran], hidden: str, own: str) -> None:
+    """Were the hidden one left, it would come to light with the next `<<`; a new Bridge would not start."""
+    text = (
+        "sizes: {x: 5}\n"
+        f"shelf: &S {{{OLD}: {hidden}}}\n"
+        f"policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 2\n    model_overrides: {{<<: *S, {OLD}: {own}}}\n"
+    )
+    ran = right({"a.yaml": text}, *B)
+    assert str(ran.files["a.yaml"]).endswith(f"{NEW}: {8 if own == '4' else 2 if own == '1' else 'null'}}}\n")
+
+
+def test_an_interpolation_that_is_hidden(stays: Stays) -> None:
+    """Nobody can tell what it is for: left, and both places are said."""
+    text = (
+        f"sizes: {{x: 5}}\nshelf: &S {{{OLD}: '${{sizes.x}}'}}\n"
+        f"policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 2\n    model_overrides: {{<<: *S, {OLD}: 4}}\n"
+    )
+    ran = stays({"a.yaml": text}, *B)
+    assert any(line.startswith("a.yaml:2:12: ") for line in ran.problems)
+
+
+# -- read two ways -----------------------------------------------------------------------------------------
+
+
+def merged(
+    *, sizes: tuple[int, int] = (3, 3), tps: tuple[int, int] = (2, 4), own: str = "", how: str = "<<: [*A, *B]"
+) -> str:
+    return (
+        "".join(
+            f"{name.lower()}: &{name} {{tensor_model_parallel_size: {tp}, model_overrides: {{{OLD}: {size}}}}}\n"
+            for name, size, tp in zip("AB", sizes, tps, strict=True)
+        )
+        + f"policy:\n  megatron_cfg:\n    {how}\n{own}"
+    )
+
+
+def test_a_merge_list_without_a_clash(right: Callable[..., Ran]) -> None:
+    right({"a.yaml": merged(tps=(4, 4))}, *B)
+
+
+def test_a_merge_list_in_which_the_mapping_itself_decides(right: Callable[..., Ran]) -> None:
+    own = f"    tensor_model_parallel_size: 8\n    model_overrides: {{{OLD}: 2}}\n"
+    text = merged(own=own).replace(f", model_overrides: {{{OLD}: 3}}", "")
+    ran = right({"a.yaml": text}, *B)
+    assert f"{NEW}: 16" in str(ran.files["a.yaml"])
+
+
+@pytest.mark.parametrize("style", ["auto", "literal", "interpolation"])
+@pytest.mark.parametrize("section", ["", "grpo: {max_num_steps: 1}\n"])
+def test_a_tp_that_is_read_two_ways(migrate: Migrate, section: str, style: str) -> None:
+    """Right under both, or left and said."""
+    text = (
+        section + "a: &A {tensor_model_parallel_size: 2}\nb: &B {tensor_model_parallel_size: 4}\n"
+        f"policy:\n  megatron_cfg:\n    <<: [*A, *B]\n    model_overrides:\n      {OLD}: 3\n"
+    )
+    ran = migrate({"a.yaml": text}, *B, "--style", style)
+    if section and style != "literal":
+        assert (ran.code, f"{NEW}: ${{mul:3,${{..tensor_model_parallel_size}}}}" in ran.files["a.yaml"]) == (0, True), (
+            ran.stderr
+        )
+    else:
+        assert (ran.code, ran.files["a.yaml"]) == (3, text)
+        assert "PyYAML 6.0.3 and 6.0.4 read differently" in ran.problems[0]
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 3)])
+@pytest.mark.parametrize("target", [B, C])
+def test_two_merges_in_one_mapping(migrate: Migrate, sizes: tuple[int, int], target: tuple[str, str]) -> None:
+    """The later one counts, in both; the other is not deleted by a second run."""
+    text = merged(how="<<: *A\n    <<: *B", sizes=sizes)
+    first = migrate({"a.yaml": text}, *target)
+    second = migrate({}, *target)
+    assert (second.code, second.files, second.problems) == (first.code, first.files, first.problems)
+    assert first.code == 0 or first.problems
+    assert migrate({}, *target, "--check").code == (1 if first.code else 0)
+
+
+# -- what refers to it -------------------------------------------------------------------------------------
+
+HUSK = f"policy: {{megatron_cfg: {{tensor_model_parallel_size: 4, model_overrides: {{{OLD}: 3}}}}}}\n"
+REFERENCES = [
+    'teacher: {megatron_cfg: {tensor_model_parallel_size: 4, model_overrides: "${policy.megatron_cfg.model_overrides}"}}\n',
+    "draft: {overrides: '${policy.megatron_cfg.model_overrides}'}\n",
+    "draft: {overrides: ['${policy.megatron_cfg.model_overrides}', 1]}\n",
+    "name: megatron_cfg\ndraft: ${policy.${name}.model_overrides}\n",
+    "draft: ${oc.select:policy.megatron_cfg.model_overrides,null}\n",
+]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("target", [B, C])
+def test_overrides_that_something_refers_to(
+    migrate: Migrate, tmp_path: Path, reference: str, target: tuple[str, str]
+) -> None:
+    """What resolved resolves, or the file is left and said: never a run that dies at its start."""
+    text = HUSK + reference
+    write_files(tmp_path / "before", {"a.yaml": text})
+    ran = migrate({"a.yaml": text}, *target)
+    assert ran.code in (0, 3), ran.stderr
+    assert ran.code == 0 or (ran.problems and ran.files["a.yaml"] == text)
+    oracle_before = oracle.models(tmp_path / "before" / "a.yaml", registered=True, tp=6)
+    assert oracle_before is not None
+    assert oracle.models(tmp_path / "work" / "a.yaml", registered=True, tp=6) is not None
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        # At the top of a child NeMo-RL would resolve it within the child alone.
+        f"x:\n  y: ${{policy.megatron_cfg.model_overrides.{OLD}}}\n",
+        f"x:\n  y: 'a${{policy.megatron_cfg.model_overrides.{OLD}}}'\n",
+        f"name: {OLD}\nx:\n  y: ${{policy.megatron_cfg.model_overrides.${{name}}}}\n",
+        f"x: [1, {{y: '${{policy.megatron_cfg.model_overrides.{OLD}}}'}}]\n",
+        f"env: {{a: {{b: '${{...policy.megatron_cfg.model_overrides.{OLD}}}'}}}}\n",
+    ],
+)
+@pytest.mark.parametrize("child", [True, False])
+def test_an_old_key_that_something_refers_to(stays: Stays, reference: str, child: bool) -> None:
+    """By its name or by a computed one, from wherever it is."""
+    files = {"a.yaml": HUSK, "b.yaml": "defaults: a.yaml\n" + reference} if child else {"a.yaml": HUSK + reference}
+    ran = stays(files, *B)
+    assert any(
+        "refers to an old key" in line or "no longer resolve" in line or "mentions" in line for line in ran.problems
+    )
+
+
+# -- a typed null ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["auto", "literal", "interpolation"])
+def test_a_typed_null_in_a_base(stays: Stays, style: str) -> None:
+    base = f"policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 4\n    {NEW}: null\n"
+    child = f"defaults: base.yaml\npolicy:\n  megatron_cfg:\n    model_overrides:\n      {OLD}: 3\n"
+    ran = stays({"base.yaml": base, "kid.yaml": child}, "--style", style)
+    assert len(ran.problems) == 1
+    assert "base.yaml:4" in ran.problems[0]
+    assert "--target megatron-cfg" in ran.problems[0]
+    assert "--style" not in ran.problems[0]
+
+
+def test_what_helps_with_a_typed_null(right: Callable[..., Ran]) -> None:
+    base = f"policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 4\n    {NEW}: null\n"
+    child = f"defaults: base.yaml\npolicy:\n  megatron_cfg:\n    model_overrides:\n      {OLD}: 3\n"
+    ran = right({"base.yaml": base, "kid.yaml": child}, *C)
+    assert f"    {NEW}: 12\n" in str(ran.files["kid.yaml"])
+
+
+def test_the_null_removed(right: Callable[..., Ran]) -> None:
+    base = "policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 4\n"
+    child = f"defaults: base.yaml\npolicy:\n  megatron_cfg:\n    model_overrides:\n      {OLD}: 3\n"
+    right({"base.yaml": base, "kid.yaml": child}, *B)
