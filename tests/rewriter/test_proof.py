@@ -96,8 +96,9 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def no_additions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without what mends a recipe that needs a number of its own."""
+    """Without what mends a recipe that needs a number of its own, or another spelling."""
     monkeypatch.setattr(gtp_migrate.draft, "own_number", lambda *_: None)
+    monkeypatch.setattr(gtp_migrate.draft, "_without_interpolation", lambda *_: ())
 
 
 @pytest.fixture
@@ -260,9 +261,10 @@ def test_overrides_removed_where_a_merge_key_brings_in_others(tmp_path: Path, br
 
 def test_overrides_left_null(tmp_path: Path, broken: Any) -> None:
     """A null would wipe out what is inherited."""
-    broken(text=lambda text: text.replace("    tensor_parallel", "    model_overrides:\n    tensor_parallel"))
+    null = "    model_overrides:\n    tensor_parallel"
+    broken(text=lambda text: text.replace("    tensor_parallel", null) if "defaults" in text else text + "\n")
     files = {"base.yaml": BASE, "child.yaml": "defaults: base.yaml\n" + GOOD.replace("5", "2")}
-    expect_refusal(tmp_path, files, "base.yaml", ELSEWHERE, options=("--target", "megatron-cfg"))
+    expect_refusal(tmp_path, files, "child.yaml", "chang", options=("--target", "megatron-cfg"))
 
 
 @pytest.mark.usefixtures("only_topologies", "no_additions")
@@ -378,3 +380,49 @@ def test_the_recipe_differs_in_nothing_else(
     """The same from the heir's side: whoever compares the texts, the merged recipe is compared as well."""
     broken(text=lambda text: text.replace(old, new))
     expect_refusal(tmp_path, {"base.yaml": before, "heir.yaml": HEIR}, "heir.yaml", said)
+
+
+# -- what is open ----------------------------------------------------------------------------------------
+
+OPEN = """\
+grpo: {max_num_steps: 1}
+policy:
+  megatron_cfg:
+TP    model_overrides:
+      gtp_weight_remat_size: 3
+"""
+KEPT = "${mul:3,${..tensor_model_parallel_size}}"
+
+
+@pytest.mark.parametrize("tp", ["", "    tensor_model_parallel_size: ???\n"])
+@pytest.mark.parametrize("number", ["${mul:4,${..tensor_model_parallel_size}}", "6", "9", "3", "null"])
+def test_a_recipe_without_tp(tmp_path: Path, broken: Any, no_additions: None, tp: str, number: str) -> None:
+    """Right for one TP is not enough: with whatever the command line supplies it must be what it was."""
+    broken(change=valued(KEPT, number))
+    expect_refusal(tmp_path, {"a.yaml": OPEN.replace("TP", tp)}, "a.yaml: policy.megatron_cfg (with ", "would change")
+
+
+def test_a_recipe_that_cannot_be_merged_any_more(tmp_path: Path, broken: Any, only_topologies: None) -> None:
+    """What cannot even be read is no recipe that runs as before."""
+    broken(text=lambda text: text.replace("policy:\n", "policy: [1]\nwas:\n") if "learning" in text else text + "\n")
+    files = {"base.yaml": BASE, "off.yaml": OFF}
+    expect_refusal(tmp_path, files, "off.yaml: cannot be merged as NeMo-RL merges it")
+
+
+def test_all_readings_of_a_merge_list_are_compared(tmp_path: Path, broken: Any, no_additions: None) -> None:
+    text = (
+        "grpo: {max_num_steps: 1}\na: &A {tensor_model_parallel_size: 2}\nb: &B {tensor_model_parallel_size: 4}\n"
+        "policy:\n  megatron_cfg:\n    <<: [*A, *B]\n    model_overrides:\n      gtp_weight_remat_size: 3\n"
+    )
+    broken(change=valued(KEPT, "6"))
+    expect_refusal(tmp_path, {"a.yaml": text}, "a.yaml: policy.megatron_cfg would change from TP 4, ETP 4, GTP 3")
+
+
+def test_both_ways_of_making_a_teacher_are_compared(tmp_path: Path, broken: Any, no_additions: None) -> None:
+    """`code` has an entry of its own: only who calls NeMo-RL's functions by themselves gives it the default's overrides."""
+    text = TEACHERS.replace("{math: /models/math}", "{code: /models/code}").replace("_size: 8\n", (
+        "_size: 4\n      megatron_cfg_overrides: {model_overrides: {gtp_weight_remat_size: 6}}\n"
+        "    teacher_overrides: {code: {tensor_model_parallel_size: 4}}\n"
+    ))
+    broken(change=valued("24", "48"))
+    expect_refusal(tmp_path, {"a.yaml": text}, "a.yaml: teacher code would change", "GTP 6", "GTP 12")

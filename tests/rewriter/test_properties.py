@@ -1,6 +1,6 @@
 """What must hold for every tree of recipes, tried on random ones and on a real one.
 
-`GTP_MIGRATE_EXAMPLES=20` tries twenty times as many.
+`pytest --hypothesis-profile=search` tries fresh ones, `GTP_MIGRATE_EXAMPLES=20` twenty times as many.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from gtp_migrate.cli import app
+from tests.conftest import MORE
 from tests.rewriter import oracle
 from tests.rewriter.planting import plant
 from tests.rewriter.trees import ETP, NEW, OLD, SETTINGS, TP, RecipeTree, trees
 
-MORE = int(os.environ.get("GTP_MIGRATE_EXAMPLES", "1"))
 STYLES = ("auto", "literal", "interpolation")
 TARGETS = ("model-overrides", "megatron-cfg")
 REAL = Path(__file__).parents[3] / "shared" / "corpus" / "nemo_rl"
@@ -53,7 +53,7 @@ class Choices:
         return self.target == "megatron-cfg"
 
     def arguments(self) -> list[str]:
-        found = ["--target", self.target, "--style", self.style]
+        found = ["-q", "--target", self.target, "--style", self.style]
         for option, value in (("--tp", self.tp), ("--etp", self.etp)):
             if value is not None:
                 found += [option, str(value)]
@@ -337,7 +337,7 @@ def assert_only_settings_changed(before: bytes, after: bytes) -> None:
 # -- the properties --------------------------------------------------------------------------------------
 
 
-@examples(70)
+@examples(40)
 @given(trees(), choices())
 def test_a_run_changes_settings_and_no_topology(tree: RecipeTree, choices: Choices) -> None:
     with on_disk(tree) as root:
@@ -370,7 +370,7 @@ def assert_nothing_left(root: Path, names: Any, choices: Choices) -> None:
                 assert not overrides & set(NEW), (name, where, "NeMo-RL would reject it")
 
 
-@examples(20)
+@examples(12)
 @given(trees(), choices(), st.data())
 def test_files_that_are_not_given_are_never_written_and_never_change_meaning(
     tree: RecipeTree, choices: Choices, data: st.DataObject
@@ -387,7 +387,7 @@ def test_files_that_are_not_given_are_never_written_and_never_change_meaning(
             assert_nothing_left(root, set(given_names) & set(before), choices)
 
 
-@examples(20)
+@examples(12)
 @given(trees(), choices(), st.booleans())
 def test_the_diff_applied_gives_what_the_run_gives(tree: RecipeTree, choices: Choices, in_repository: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:

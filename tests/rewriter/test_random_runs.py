@@ -78,13 +78,13 @@ def assert_all_run_as_before(before: Path, after: Path, choices: Choices, *, mig
             )
 
 
-@settings(max_examples=100 * MORE, phases=PHASES)
+@settings(max_examples=40 * MORE, phases=PHASES)
 @given(seeds, ways)
 def test_every_run_stays_what_it_is(seed: int, choices: Choices) -> None:
     check_a_run(seed, choices, run_trees.write_tree)
 
 
-@settings(max_examples=60 * MORE, phases=PHASES)
+@settings(max_examples=30 * MORE, phases=PHASES)
 @given(seeds, ways)
 def test_every_run_stays_what_it_is_where_much_is_wrong(seed: int, choices: Choices) -> None:
     check_a_run(seed, choices, random_recipes.write_tree)
@@ -92,7 +92,7 @@ def test_every_run_stays_what_it_is_where_much_is_wrong(seed: int, choices: Choi
 
 def check_a_run(seed: int, choices: Choices, write: Any) -> None:
     with random_tree(seed, write) as (before, after):
-        result = run(after, "-q", *choices.arguments())
+        result = run(after, *choices.arguments())
         written = contents(after)
         note(result.output)
         event(f"exit {result.exit_code}, {'something' if written != contents(before) else 'nothing'} written")
@@ -102,9 +102,9 @@ def check_a_run(seed: int, choices: Choices, write: Any) -> None:
             assert not [name for name, data in written.items() if OLD in data]
         else:
             assert result.stderr
-        again = run(after, "-q", *choices.arguments())
+        again = run(after, *choices.arguments())
         assert (again.exit_code, contents(after)) == (result.exit_code, written)
-        checked = run(after, "-q", "--check", *choices.arguments())
+        checked = run(after, "--check", *choices.arguments())
         assert (checked.exit_code == 0) == (result.exit_code == 0)
 
 
@@ -112,16 +112,16 @@ def stop_after_each_write(seed: int, choices: Choices) -> int:
     """Returns how many writes there are."""
     with random_tree(seed) as (before, after):
         with stopped_after(None) as writes:
-            undisturbed = run(after, "-q", *choices.arguments())
+            undisturbed = run(after, *choices.arguments())
         for moment in range(1, len(writes)):
             shutil.rmtree(after)
             shutil.copytree(before, after)
             (after / ".git").mkdir()
             with stopped_after(moment), pytest.raises(Stopped):
-                run(after, "-q", *choices.arguments())
+                run(after, *choices.arguments())
             if not choices.typed:
                 assert_all_run_as_before(before, after, choices, migrated=False)
-            again = run(after, "-q", *choices.arguments())
+            again = run(after, *choices.arguments())
             note(f"after {moment} of {len(writes)} writes: {again.output}")
             assert again.exit_code == undisturbed.exit_code
             assert_all_run_as_before(before, after, choices)
