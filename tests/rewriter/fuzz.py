@@ -200,12 +200,12 @@ class Author:
                 "${policy.megatron_cfg}",
                 "${policy.megatron_cfg.tensor_model_parallel_size}",
                 "${policy.megatron_cfg.model_overrides}",
-                "\\${mul:2,3}",
+                "\\${mul:2,3}" if self.odd and self.chance(0.1) else "x",
             )
         if self.chance(0.1):
             content["cluster"] = {"gpus_per_node": 8, "num_nodes": self.pick(1, 2, 3)}
         items = list(content.items())
-        if self.chance(0.1) and not (self.shelves or self.override_shelves):
+        if self.chance(0.1) and not (self.shelves or self.override_shelves or self.with_others):
             self.random.shuffle(items)
         return dict(items)
 
@@ -286,7 +286,13 @@ class Author:
             overrides = dict(items)
         return overrides
 
+    def env_or(self, *choices: int) -> Any:
+        """A number, or in odd trees one from the environment."""
+        return f"${{oc.decode:${{oc.env:{ENVIRONMENT},4}}}}" if self.odd and self.chance(0.2) else self.pick(*choices)
+
     def size(self) -> Any:
+        if self.odd and self.chance(0.05):
+            return self.env_or(3)
         if self.computed and self.chance(0.2):
             return "${gtp}"
         if self.odd and self.chance(0.15):
@@ -309,7 +315,7 @@ class Author:
         if self.chance(0.6):
             own: dict[str, Any] = {}
             if self.chance(0.6):
-                own[TP] = self.pick(1, 2, 4, 8)
+                own[TP] = self.env_or(1, 2, 4, 8)
             if self.chance(0.3):
                 own[ETP] = self.pick(1, 2)
             if self.chance(0.3):
@@ -346,7 +352,7 @@ class Author:
     def teacher(self) -> dict[str, Any]:
         held: dict[str, Any] = {}
         if self.chance(0.7):
-            held[TP] = self.pick(1, 2, 4, 8)
+            held[TP] = self.env_or(1, 2, 4, 8)
         if self.chance(0.2):
             held[EP] = self.pick(1, 2)
         if self.chance(0.2):
@@ -474,9 +480,10 @@ class Case:
             return Seen({}, None)
         assert isinstance(merged, dict)
         models: dict[Any, dict[str, Sizes]] = {}
-        for overrides in self.supplies(merged):
+        settings = [None, "2", "8"] if any(ENVIRONMENT in text for text in self.files.values()) else [None]
+        for overrides, tp in itertools.product(self.supplies(merged), settings):
             try:
-                with restated.registered(self.has_resolvers(name, merged)):
+                with environment(tp), restated.registered(self.has_resolvers(name, merged)):
                     supplied = copy.deepcopy(tree)
                     restated.apply_overrides(supplied, overrides)
                     config = OmegaConf.to_container(supplied, resolve=True)
@@ -485,7 +492,7 @@ class Case:
             assert isinstance(config, dict)
             for version, is_typed_by_master in itertools.product(versions, (True, False)):
                 version = replace(version, master_config=is_typed_by_master)
-                models[overrides, version] = dict(restated.models_of(config, version))
+                models[(*overrides, *([f"{ENVIRONMENT}={tp}"] if tp else [])), version] = dict(restated.models_of(config, version))
         return Seen(models, merged)
 
     def has_resolvers(self, name: str, merged: dict[str, Any]) -> bool:
@@ -497,11 +504,14 @@ class Case:
         return any((WITH_RESOLVERS | WITHOUT_RESOLVERS) & keys for keys in heirs)
 
     def supplies(self, merged: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-        """Ways to fill in what the recipe leaves open; none where another mapping than the policy's has no TP."""
+        """Ways to fill in what the recipe leaves open; none where another mapping than the policy's has no TP, or would
+        have to be given what is assumed."""
+        assumed = dict(zip(self.options, self.options[1:], strict=False))
         for path, other in restated.megatron_cfgs(merged, ""):
             if path != "policy" and other.get(TP, "???") == "???":
                 return
-        assumed = dict(zip(self.options[::1], self.options[1:], strict=False))
+            if path != "policy" and any(option in assumed for option in ("--etp", "--ep")):
+                return
         cfg = merged.get("policy")
         cfg = cfg.get("megatron_cfg") if isinstance(cfg, dict) else None
         fixed, ways = [], [()]
@@ -562,6 +572,17 @@ class Case:
         if "distillation" in after.merged and not is_copy:
             return True  # which that algorithm refuses
         return ("--runtime-shim" in self.options and is_copy) or "megatron-cfg" in self.options
+
+
+@contextlib.contextmanager
+def environment(tp: str | None) -> Iterator[None]:
+    """As a run may find it."""
+    if tp is not None:
+        os.environ[ENVIRONMENT] = tp
+    try:
+        yield
+    finally:
+        os.environ.pop(ENVIRONMENT, None)
 
 
 def without_settings(node: Any) -> Any:
