@@ -418,7 +418,7 @@ class Case:
         """Kind and text of each fault."""
         for name, text in self.files.items():
             (root / name).parent.mkdir(exist_ok=True)
-            (root / name).write_text(text)
+            (root / name).write_bytes(text.encode())
         if self.in_git:
             subprocess.run(["git", "init", "-q", str(root)], check=True)
         is_typed = "--target" in self.options
@@ -429,7 +429,7 @@ class Case:
         if self.code not in (0, 3):
             yield "traceback", f"exit {self.code}\n{self.said}"
             return
-        self.after = {name: (root / name).read_text() for name in self.files}
+        self.after = {name: (root / name).read_bytes().decode() for name in self.files}
         changed = {name for name in self.files if self.after[name] != self.files[name]}
         concerned = set(self.files) if self.in_git or self.given == (".",) else set(self.given)
         if checked == 0 and (changed or self.code):
@@ -448,7 +448,7 @@ class Case:
             if changed & self.layers(name):
                 yield from self.compare(name, before[name], self.look(root, name, (released, new)), released, new)
         again, text = self.run(root)
-        if any((root / name).read_text() != self.after[name] for name in self.files):
+        if any((root / name).read_bytes().decode() != self.after[name] for name in self.files):
             yield "again", f"a second run changes something again\n{text}"
         elif again != self.code:
             yield "again-code", f"a second run gives {again}, the first one {self.code}\n{text}"
