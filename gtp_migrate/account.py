@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
 from gtp_migrate.draft import Draft
-from gtp_migrate.outcome import ModelOutcome, RunOutcome
+from gtp_migrate.outcome import Inherits, ModelOutcome, RunOutcome
 from gtp_migrate.plan.stock import Stock, is_pinned
 from gtp_migrate.problems import Place
+from gtp_migrate.recipes.discover import shorten
 from gtp_migrate.recipes.interpolation import entry_of, value_of
 from gtp_migrate.recipes.keys import ETP, TP
+from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.runs.layout import layout
 from gtp_migrate.runs.models import Model
 from gtp_migrate.runs.runs import Resolved, Runs
@@ -31,6 +34,19 @@ def account(stock: Stock, latest: Draft, changed: Mapping[str, set[str]], after:
     return [_run(stock, recipe, changed[recipe], after, recipe in failed) for recipe in stock.recipes]
 
 
+def inheritance(tree: Tree, recipes: Iterable[str]) -> dict[str, Inherits]:
+    """What the files that these recipes are made of inherit from, by name."""
+
+    def name(recipe: str) -> str:
+        return tree.layers[recipe].source.shown if recipe in tree.layers else shorten(recipe)
+
+    layers = dict.fromkeys(layer for recipe in recipes for layer in tree.orders[recipe])
+    return {
+        name(layer): Inherits(tuple(map(name, tree.parents.get(layer, ()))), tree.layers[layer].defaults_place)
+        for layer in layers
+    }
+
+
 def _run(stock: Stock, recipe: str, changed: set[str], after: Runs, has_failed: bool) -> RunOutcome:
     tree, run = stock.tree, stock.runs.run(recipe)
     old = stock.runs.resolved(recipe, run.worlds[0])
@@ -44,14 +60,19 @@ def _run(stock: Stock, recipe: str, changed: set[str], after: Runs, has_failed: 
         is_proven=bool(changed) and not has_failed,
         is_open=len({world.supplied for world in run.worlds}) > 1,
         models=tuple(
-            _model(stock, (old, one), (new, other), is_changed=bool(changed))
+            _model(stock, (old, one), (new, other), is_changed=bool(changed), is_open=_open(stock, recipe, one))
             for one, other in zip(old.models, new.models, strict=False)
         ),
     )
 
 
 def _model(
-    stock: Stock, before: tuple[Resolved, Model], after: tuple[Resolved, Model], *, is_changed: bool
+    stock: Stock,
+    before: tuple[Resolved, Model],
+    after: tuple[Resolved, Model],
+    *,
+    is_changed: bool,
+    is_open: frozenset[str],
 ) -> ModelOutcome:
     old, new = before[1], after[1]
     pinned = is_pinned(old, stock.pins_copies)
@@ -65,6 +86,7 @@ def _model(
         before=was,
         after=is_now,
         unknown=why or why_not,
+        open=is_open,
         layout=layout(after[0].tree, new, stock.target, before=not is_changed, is_pinned=pinned),
         tp_from=_place(old.cfg.get(TP)),
         etp_from=_place(old.cfg.get(ETP)),
@@ -72,6 +94,18 @@ def _model(
         expert_size_from=_place_of_size(old, EXPERT),
         shards=_count(stock, new, DENSE),
         expert_shards=_count(stock, new, EXPERT),
+    )
+
+
+def _open(stock: Stock, recipe: str, model: Model) -> frozenset[str]:
+    """The sizes of a model that are others in other worlds."""
+    worlds = stock.runs.run(recipe).worlds
+    if len(worlds) == 1:
+        return frozenset()
+    others = (stock.runs.resolved(recipe, world).model(model.name) for world in worlds)
+    known = [sizes for other in others if other is not None and (sizes := _topology(stock, other, before=True)[0])]
+    return frozenset(
+        field.name for field in fields(Topology) if len({getattr(sizes, field.name) for sizes in known}) > 1
     )
 
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from gtp_migrate import __version__
 from gtp_migrate.first_look import has_nothing, say_nothing_to_do
-from gtp_migrate.forms import Style, Target
+from gtp_migrate.forms import Mode, Style, Target
 from gtp_migrate.problems import JudgeError
 from gtp_migrate.recipes.survey import Progress, Survey, survey
+from gtp_migrate.report.progress import show_progress
 from gtp_migrate.streams import Tally, safe_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gtp_migrate.migrate import Options
     from gtp_migrate.outcome import Outcome
 
@@ -38,6 +35,13 @@ class Prove(str, Enum):
 
     RULE = "rule"
     REAL = "real"
+
+
+class Format(str, Enum):
+    """`--format`."""
+
+    TEXT = "text"
+    GITHUB = "github"
 
 
 class TargetOption(str, Enum):
@@ -142,6 +146,19 @@ def migrate(
         ),
     ] = None,
     no_ignore: Annotated[bool, typer.Option("--no-ignore", help="Take also files that git ignores.")] = False,
+    reports: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Also write a report, by its suffix: .html, a page for a reviewer; .json; .md, for the description of "
+            "a pull request; .sarif (repeatable).",
+        ),
+    ] = None,
+    output: Annotated[
+        Format,
+        typer.Option("--format", help="How problems are printed. github: as annotations on a pull request's lines."),
+    ] = Format.TEXT,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print problems only.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List every setting and every recipe.")] = False,
     version: Annotated[
@@ -172,7 +189,10 @@ def migrate(
     if explain:
         asked = _options(paths, target, style, (tp, etp, ep), runtime_shim, False, maps or [])
         raise typer.Exit(_explain(asked, tuple(exclude or ())))
-    with _progress(quiet) as progress:
+    if reports:
+        _check_reports(reports)
+    mode = Mode.DRY_RUN if dry_run else Mode.CHECK if check else Mode.WRITE
+    with show_progress(quiet) as progress:
         tally, surveyed = context.obj or (Tally(), None)
         if surveyed is None:
             try:
@@ -182,6 +202,10 @@ def migrate(
                 _wrong(f"{path}: cannot be read ({error.strerror}); give a file or a folder that is there")
             # Where folders stand for others, only those who know which can tell what a file inherits.
             if not maps and has_nothing(surveyed):
+                if reports:
+                    from gtp_migrate.outcome import Outcome
+
+                    _write_reports(Outcome(files=surveyed.count, mode=mode), reports, paths)
                 if not quiet:
                     say_nothing_to_do(surveyed)
                 return
@@ -190,13 +214,16 @@ def migrate(
             surveyed,
             progress,
         )
-        if not (dry_run or check):
+        if mode is Mode.WRITE:
             from gtp_migrate.write_all import write_all
 
             write_all(outcome, tally)
     if dry_run:
         _print_diff(outcome, tuple(paths))
-    _print_summary(outcome, "migrated" if not (dry_run or check) else "to migrate", quiet, verbose)
+    outcome.mode = mode
+    if reports:
+        _write_reports(outcome, reports, paths)
+    _print_summary(outcome, output, quiet, verbose)
     if check and (outcome.edited or outcome.left):
         if outcome.edited and not quiet:
             print("Run without --check to migrate, or with --dry-run to see the changes.", file=sys.stderr)
@@ -275,48 +302,37 @@ def _print_diff(outcome: Outcome, paths: tuple[str, ...]) -> None:
         print(f"The diff's names are relative to {base}: apply it there.", file=sys.stderr)
 
 
-def _print_summary(outcome: Outcome, done: str, quiet: bool, verbose: bool) -> None:
-    if quiet and not outcome.problems:
+def _check_reports(files: list[str]) -> None:
+    from gtp_migrate.report.files import ReportError, check_reports
+
+    try:
+        check_reports(files)
+    except ReportError as error:
+        _wrong(safe_text(str(error)))
+
+
+def _write_reports(outcome: Outcome, files: list[str], paths: list[str]) -> None:
+    from gtp_migrate.report.files import ReportError, write_reports
+
+    outcome.command = ("gtp-migrate", *sys.argv[1:])
+    try:
+        write_reports(outcome, files, paths)
+    except ReportError as error:
+        _wrong(safe_text(str(error)))
+
+
+def _print_summary(outcome: Outcome, output: Format, quiet: bool, verbose: bool) -> None:
+    annotated = output is Format.GITHUB
+    if annotated:
+        import os
+
+        from gtp_migrate.report.github import workflow_commands
+
+        for line in workflow_commands(outcome, os.environ.get("GITHUB_WORKSPACE")):
+            print(line, file=sys.stderr)
+    if quiet and (annotated or not outcome.problems):
         return
     from gtp_migrate.report.table import Verbosity, make_console, print_summary
 
     verbosity = Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL
-    print_summary(make_console(), outcome, done, verbosity)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
-    """A progress bar for what takes more than a second, where somebody looks on."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda *_: None
-        return
-    import time
-
-    started = time.monotonic()
-    bar: Any = None
-    task: Any = None
-
-    def show(what: str, done: int, total: int) -> None:
-        nonlocal bar, task
-        if bar is None:
-            if time.monotonic() - started < 1:
-                return
-            bar, task = _start_bar()
-        bar.update(task, description=what, completed=done, total=total or None)
-
-    try:
-        yield show
-    finally:
-        if bar is not None:
-            bar.stop()
-
-
-def _start_bar() -> tuple[Any, Any]:
-    from rich.progress import Progress
-
-    from gtp_migrate.report.table import make_console
-
-    console: Console = make_console()
-    bar = Progress(console=console, transient=True)
-    bar.start()
-    return bar, bar.add_task("", total=None)
+    print_summary(make_console(), outcome, verbosity, has_problems=not annotated)

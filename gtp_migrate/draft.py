@@ -14,6 +14,7 @@ from gtp_migrate.plan.planner import Plan, Planned, plan
 from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.proof import Failure, Proof, same_elsewhere
+from gtp_migrate.recipes.survey import Progress
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.runs import Runs
@@ -32,20 +33,26 @@ class Draft:
     after: Runs
 
 
-def draft(stock: Stock, style: Style) -> Draft:
-    """The last plan: what fails in it, nothing in the files can mend."""
+def draft(stock: Stock, style: Style, progress: Progress = lambda *_: None) -> Draft:
+    """The last plan: what fails in it, nothing in the files can mend.
+
+    Args:
+        stock: the settings and the runs.
+        style: how new values are spelled.
+        progress: called for each recipe.
+    """
     needs: frozenset[Need] = frozenset()
     editor = _Editor(stock.tree)
     proof = Proof(stock.runs, stock.target, pins_copies=stock.pins_copies)
     while True:
-        latest = _try(stock, plan(stock, needs, style), editor, proof)
+        latest = _try(stock, plan(stock, needs, style), editor, proof, progress)
         more = frozenset(_needs(stock, latest, needs)) - needs
         if not more:
             return latest
         needs |= more
 
 
-def _try(stock: Stock, planned: Plan, editor: _Editor, proof: Proof) -> Draft:
+def _try(stock: Stock, planned: Plan, editor: _Editor, proof: Proof, progress: Progress) -> Draft:
     texts: dict[str, str] = {}
     unwritable: list[Problem] = []
     blocked = {stock.tree.files[recipe].found.real for recipe in planned.blocked}
@@ -57,8 +64,11 @@ def _try(stock: Stock, planned: Plan, editor: _Editor, proof: Proof) -> Draft:
             else:
                 texts[real] = edited
     after = stock.runs.on(stock.tree.with_texts(texts))
-    failures = tuple(failure for recipe in stock.recipes for failure in proof.failures(recipe, after))
-    return Draft(planned, texts, tuple(unwritable), failures, after)
+    failures: list[Failure] = []
+    for done, recipe in enumerate(stock.recipes):
+        progress("proving", done, len(stock.recipes))
+        failures += proof.failures(recipe, after)
+    return Draft(planned, texts, tuple(unwritable), tuple(failures), after)
 
 
 class _Editor:

@@ -31,3 +31,11 @@ class Style(str, Enum):
     AUTO = "auto"
     LITERAL = "literal"
     INTERPOLATION = "interpolation"
+
+
+class Mode(Enum):
+    """What becomes of the changes."""
+
+    WRITE = "write"
+    DRY_RUN = "dry-run"
+    CHECK = "check"

@@ -77,10 +77,8 @@ def work_out(
     outcome.choice = nemo_rl.Choice(options.target, "--target") if options.target else nemo_rl.choose(roots)
     pins_copies = options.runtime_shim or outcome.choice.target is Target.MEGATRON_CFG
     runs = Runs(tree, options.assumed, nemo_rl.launchers(roots))
-    progress("planning", 0, len(tree.recipes))
-    stock = take_stock(tree, runs, outcome.choice.target, pins_copies=pins_copies)
-    progress("proving", 0, len(tree.recipes))
-    latest = draft(stock, options.style)
+    stock = take_stock(tree, runs, outcome.choice.target, pins_copies=pins_copies, progress=progress)
+    latest = draft(stock, options.style, progress)
     with SecondJudge(stock, roots, wanted=options.prove_real) as judge:
         settle(outcome, stock, latest, judge.failures(latest))
     outcome.notes += judge.notes

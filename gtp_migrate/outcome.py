@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gtp_migrate.forms import Mode
 from gtp_migrate.plan.planner import Planned
 from gtp_migrate.problems import Place, Problem
 from gtp_migrate.runs.layout import Layout
 from gtp_migrate.runs.nemo_rl import Choice
 from gtp_migrate.runs.topology import Topology
+
+
+@dataclass(frozen=True)
+class Inherits:
+    """What one file inherits from."""
+
+    #: By name, in the order of `defaults:`; one that cannot be read is named as it would be found.
+    parents: tuple[str, ...]
+    #: Where `defaults:` stands; None where there is none.
+    place: Place | None
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,8 @@ class ModelOutcome:
     before: Topology | None
     after: Topology | None
     unknown: str
+    #: The sizes that come with the run, by their field in `Topology`: what is shown of them is one way of several.
+    open: frozenset[str]
     #: Over the GPUs; None where the recipe does not say enough.
     layout: Layout | None
     #: Where TP, ETP and the settings stood that it had before.
@@ -84,6 +97,9 @@ class Outcome:
 
     #: Files that were looked at.
     files: int = 0
+    #: The command that was run, word by word, and what it was to do with the changes.
+    command: tuple[str, ...] = ()
+    mode: Mode = Mode.WRITE
     choice: Choice | None = None
     #: What is changed, in the order of writing, and the changes in it.
     edited: list[Edited] = field(default_factory=list)
@@ -98,6 +114,8 @@ class Outcome:
     runs: list[RunOutcome] = field(default_factory=list)
     #: Groups of files that inherit from each other: written as a whole or not at all.
     groups: list[list[Edited]] = field(default_factory=list)
+    #: What each file that a run is made of inherits from, by name.
+    inherits: dict[str, Inherits] = field(default_factory=dict)
 
     @property
     def proven(self) -> list[RunOutcome]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gtp_migrate.account import account
+from gtp_migrate.account import account, inheritance
 from gtp_migrate.draft import Draft
 from gtp_migrate.edit import edit
 from gtp_migrate.order import Groups, without_bad, writing_order
@@ -58,6 +58,7 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
     outcome.left = outcome.left or _is_left(stock, planned, kept)
     _say_outside(outcome, stock, layers, kept, after)
     outcome.runs = account(stock, latest, {recipe: set(paths) & kept for recipe, paths in layers.items()}, after)
+    outcome.inherits = inheritance(tree, stock.recipes)
 
 
 def _order(tree: Tree, recipe: str) -> tuple[str, ...]:

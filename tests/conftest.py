@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+# All health checks are on but the one that looks at the clock: a slow machine is no fault of a test.
+_COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
 # What README and CI run: the same examples each time, so that a failure is nobody's bad luck.
-settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
-# pytest --hypothesis-profile=search: fresh ones, many more of them; the seed stands at the end of a failure.
-settings.register_profile("search", deadline=None, derandomize=False, print_blob=True)
-settings.load_profile("default")
+settings.register_profile("fixed", derandomize=True, **_COMMON)
+# `pytest --hypothesis-profile=search`: fresh ones, which are kept where they fail.
+settings.register_profile("search", **_COMMON)
+settings.load_profile("fixed")
 
 #: How many times the usual number of examples to try.
 MORE = int(os.environ.get("GTP_MIGRATE_EXAMPLES", "1"))

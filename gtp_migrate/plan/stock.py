@@ -9,6 +9,7 @@ from gtp_migrate.forms import Form, Target
 from gtp_migrate.problems import RecipeError
 from gtp_migrate.recipes.interpolation import Lookup, entry_of
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MODEL_OVERRIDES, NEW_KEYS, KeyPath
+from gtp_migrate.recipes.survey import Progress
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.models import Kind, Model
@@ -117,8 +118,10 @@ def is_pinned(model: Model, pins_copies: bool) -> bool:
     return model.kind is Kind.COPY and pins_copies
 
 
-def take_stock(tree: Tree, runs: Runs, target: Target, *, pins_copies: bool) -> Stock:
-    """Reads all runs of the tree."""
+def take_stock(
+    tree: Tree, runs: Runs, target: Target, *, pins_copies: bool, progress: Progress = lambda *_: None
+) -> Stock:
+    """Reads all runs of the tree; calls `progress` for each."""
     settings: dict[tuple[str, int], Setting] = {}
     for recipe, layer in tree.layers.items():
         for entry in layer.settings:
@@ -127,7 +130,8 @@ def take_stock(tree: Tree, runs: Runs, target: Target, *, pins_copies: bool) -> 
             if tree.files[recipe].given and not tree.files[known.recipe].given:
                 known.recipe = recipe
     readable, broken = [], {}
-    for recipe in tree.recipes:
+    for done, recipe in enumerate(tree.recipes):
+        progress("planning", done, len(tree.recipes))
         try:
             if recipe in tree.broken:
                 raise RecipeError(tree.broken[recipe])

@@ -240,7 +240,7 @@ class Resolution:
         self.placed: list[tuple[KeyPath, Any]] = []
         self.lookup = Lookup(root)
         self._wanted: Callable[[KeyPath], bool] = lambda _: True
-        self._trees: dict[KeyPath, Any] = {}
+        self._trees: dict[tuple[KeyPath, bool], Any] = {}
         self._steps: dict[KeyPath, int] = {}
 
     def tree(self, wanted: Callable[[KeyPath], bool] = lambda _: True) -> dict[Any, Any]:
@@ -251,23 +251,27 @@ class Resolution:
                 resolved; other values that nobody looks at are left as they are.
         """
         self._wanted = wanted
-        tree = self._tree(self.root, ())
+        tree = self._tree(self.root, (), whole=False)
         assert isinstance(tree, dict)
         return tree
 
-    def _tree(self, node: Any, path: KeyPath) -> Any:
-        """A mapping or a list with all below it resolved: only what is around an interpolation is copied."""
+    def _tree(self, node: Any, path: KeyPath, *, whole: bool) -> Any:
+        """A mapping or a list with all below it resolved: only what is around an interpolation is copied.
+
+        What is referred to is resolved as a whole: it will be looked at where the reference stands.
+        """
         holes = self._below(path)
         if not holes:
             return node
-        if path in self._trees:
-            return self._trees[path]
-        self._trees[path] = Unresolved(f"{dotted(path)} refers to itself")
+        known = (path, whole)
+        if known in self._trees:
+            return self._trees[known]
+        self._trees[known] = Unresolved(f"{dotted(path)} refers to itself")
         built = node.copy()
         copies: dict[KeyPath, Any] = {(): built}
         for full, leaf in holes:
             where = full[len(path) :]
-            if not self._wanted(full) and self._is_plainly_a_value(leaf, full):
+            if not whole and not self._wanted(full) and self._is_plainly_a_value(leaf, full):
                 continue
             target = built
             for length in range(1, len(where)):
@@ -278,7 +282,7 @@ class Resolution:
             value = target[where[-1]] = self._leaf(leaf, full)
             if not path and (type(value) is dict or type(value) is list):
                 self.placed.append((full, value))
-        self._trees[path] = built
+        self._trees[known] = built
         return built
 
     def _below(self, path: KeyPath) -> tuple[tuple[KeyPath, Leaf], ...]:
@@ -292,7 +296,7 @@ class Resolution:
                 return Computed(leaf, path, self)
             real, found = self.lookup.find(path)
             if isinstance(found, (dict, list)):
-                return self._tree(found, real)
+                return self._tree(found, real, whole=True)
         elif parsed.is_dynamic and is_one(leaf.value):
             # It may stand for a mapping.
             value = self.evaluate(path, leaf)

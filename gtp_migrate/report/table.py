@@ -9,17 +9,19 @@ from enum import IntEnum
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.plan.planner import Planned
 from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.keys import dotted
+from gtp_migrate.report.words import count, done
 from gtp_migrate.runs.layout import Layout
 from gtp_migrate.streams import safe_text
 
-#: Below this width a table cuts names into pieces that nobody can read or copy.
-_NARROW = 130
+#: Columns where there is no terminal that limits them.
+_UNLIMITED = 10_000
 #: Recipes named for one layout; `-v` names all.
 _NAMED = 4
 #: Notes printed; `-v` prints all.
@@ -40,27 +42,27 @@ class Verbosity(IntEnum):
 
 def make_console() -> Console:
     """stderr; as wide as it needs to be where it is not a terminal, so that no name is cut."""
-    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else 10_000
+    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else _UNLIMITED
     return Console(stderr=True, width=width, soft_wrap=False, highlight=False, emoji=False)
 
 
-def print_summary(console: Console, outcome: Outcome, done: str, verbosity: Verbosity) -> None:
+def print_summary(console: Console, outcome: Outcome, verbosity: Verbosity, *, has_problems: bool = True) -> None:
     """
     Args:
         console: where to.
         outcome: of the run.
-        done: what became of the changes: `migrated`, `would be migrated`.
         verbosity: quiet prints the problems alone.
+        has_problems: print the problems; false where they have been said in another way.
     """
     if verbosity > Verbosity.QUIET:
         if outcome.changes:
             _print_changes(console, outcome.changes, verbosity)
         _print_layouts(console, _layouts(outcome), verbosity)
-    for line in _problems(outcome.problems, verbosity):
+    for line in _problems(outcome.problems, verbosity) if has_problems else ():
         console.print(line, style="red", markup=False, soft_wrap=True)
     if verbosity > Verbosity.QUIET:
         _print_notes(console, outcome.notes, verbosity)
-        _print_end(console, outcome, done)
+        _print_end(console, outcome)
 
 
 def _problems(problems: list[Problem], verbosity: Verbosity) -> Iterator[str]:
@@ -91,19 +93,19 @@ def _print_notes(console: Console, notes: list[str], verbosity: Verbosity) -> No
 def _print_changes(console: Console, changes: list[Planned], verbosity: Verbosity) -> None:
     shown = sorted(changes, key=lambda change: change.place)
     cut = len(shown) if verbosity is Verbosity.VERBOSE else _LISTED
-    if console.width < _NARROW:
+    table = Table(title="Settings", title_justify="left", pad_edge=False)
+    for column in ("where", "in", "old", "new", "TP or ETP, and where it comes from"):
+        table.add_column(column)
+    for change in shown[:cut]:
+        cells = (change.place.file_and_line, dotted(change.mapping), change.old, change.new, change.parallel)
+        table.add_row(*(escape(safe_text(cell)) for cell in cells))
+    if _fits(console, table):
+        console.print(table)
+    else:
         for change in shown[:cut]:
             _print_line(console, change.place.file_and_line, style="bold")
             _print_line(console, f"  {change.old} → {change.new}")
             _print_line(console, f"  {dotted(change.mapping)}, {change.parallel}")
-    else:
-        table = Table(title="Settings", title_justify="left", pad_edge=False)
-        for column in ("where", "in", "old", "new", "TP or ETP, and where it comes from"):
-            table.add_column(column, overflow="fold")
-        for change in shown[:cut]:
-            cells = (change.place.file_and_line, dotted(change.mapping), change.old, change.new, change.parallel)
-            table.add_row(*(escape(safe_text(cell)) for cell in cells))
-        console.print(table)
     if len(shown) > cut:
         console.print(f"… and {len(shown) - cut} more settings (-v lists all)")
 
@@ -124,43 +126,58 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
     for recipe, layout in layouts:
         recipes.setdefault(layout, []).append(recipe)
     table = Table(title="Layouts with GTP on", title_justify="left", pad_edge=False)
-    table.add_column("recipe", overflow="fold")
-    table.add_column("model", overflow="fold")
+    table.add_column("recipe")
+    table.add_column("model")
     table.add_column("GPUs", justify="right")
     table.add_column("TP × GTP × CP × PP")
     table.add_column("ETP × EP × expert GTP")
     table.add_column("copies", justify="right")
     table.add_column("data lanes", justify="right")
     table.add_column("warning")
-    for layout, names in recipes.items():
-        cut = len(names) if verbosity is Verbosity.VERBOSE or len(names) == _NAMED + 1 else _NAMED
-        more = [f"… and {len(names) - cut} more"] if len(names) > cut else []
+    named = {layout: _named(names, verbosity) for layout, names in recipes.items()}
+    for layout, names in named.items():
         sizes = layout.topology
-        dense = f"{sizes.tp} × {_text(sizes.gtp)} × {layout.cp} × {layout.pp}"
-        expert = f"{_text(sizes.etp)} × {layout.ep} × {_text(sizes.expert_gtp)}"
-        if console.width < _NARROW:
-            for name in [*names[:cut], *more]:
-                _print_line(console, name, style="bold")
-            _print_line(
-                console,
-                f"  {layout.model}: {_text(layout.gpus)} GPUs, TP × GTP × CP × PP = {dense}, "
-                f"{_text(layout.copies)} copies, {_text(layout.data_lanes)} data lanes",
-            )
-            if layout.warning:
-                _print_line(console, f"  {layout.warning}", style="yellow")
-            continue
         table.add_row(
-            escape("\n".join(map(safe_text, [*names[:cut], *more]))),
+            escape("\n".join(map(safe_text, names))),
             escape(safe_text(layout.model)),
             _text(layout.gpus),
-            dense,
-            expert,
+            _dense(layout),
+            f"{_text(sizes.etp)} × {layout.ep} × {_text(sizes.expert_gtp)}",
             _text(layout.copies),
             _text(layout.data_lanes),
             f"[yellow]{escape(layout.warning)}[/]" if layout.warning else "",
         )
-    if table.row_count:
+    if not table.row_count:
+        return
+    if _fits(console, table):
         console.print(table)
+        return
+    for layout, names in named.items():
+        for name in names:
+            _print_line(console, name, style="bold")
+        _print_line(
+            console,
+            f"  {layout.model}: {_text(layout.gpus)} GPUs, TP × GTP × CP × PP = {_dense(layout)}, "
+            f"{_text(layout.copies)} copies, {_text(layout.data_lanes)} data lanes",
+        )
+        if layout.warning:
+            _print_line(console, f"  {layout.warning}", style="yellow")
+
+
+def _named(recipes: list[str], verbosity: Verbosity) -> list[str]:
+    cut = len(recipes) if verbosity is Verbosity.VERBOSE or len(recipes) == _NAMED + 1 else _NAMED
+    more = [f"… and {len(recipes) - cut} more"] if len(recipes) > cut else []
+    return [*recipes[:cut], *more]
+
+
+def _dense(layout: Layout) -> str:
+    return f"{layout.topology.tp} × {_text(layout.topology.gtp)} × {layout.cp} × {layout.pp}"
+
+
+def _fits(console: Console, table: Table) -> bool:
+    """Whether no cell is broken: a path in two pieces can be neither searched for nor opened."""
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    return Measurement.get(console, unlimited, table).maximum <= console.width
 
 
 def _print_line(console: Console, text: str, style: str | None = None) -> None:
@@ -171,20 +188,16 @@ def _text(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _print_end(console: Console, outcome: Outcome, done: str) -> None:
+def _print_end(console: Console, outcome: Outcome) -> None:
     if outcome.choice and (outcome.changes or outcome.problems):
         console.print(f"Form: {outcome.choice.target.value} ({outcome.choice.why})", markup=False, soft_wrap=True)
     if outcome.changes:
         settings, files = len(outcome.changes), len(outcome.edited)
         console.print(
-            f"{_count(settings, 'setting')} in {_count(files, 'file')} {done}; "
-            f"{_count(len(outcome.proven), 'recipe')} proven to train with the same topology."
+            f"{count(settings, 'setting')} in {count(files, 'file')} {done(outcome)}; "
+            f"{count(len(outcome.proven), 'recipe')} proven to train with the same topology."
         )
     elif not outcome.problems:
-        console.print(f"Nothing to migrate in {_count(outcome.files, 'file')}.")
+        console.print(f"Nothing to migrate in {count(outcome.files, 'file')}.")
     if outcome.problems:
-        console.print(f"{_count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is.")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+        console.print(f"{count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is.")

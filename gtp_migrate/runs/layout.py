@@ -6,7 +6,7 @@ Source: Core's `parallel_state.py`; the GPUs as `grpo.py` and `distillation.py` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gtp_migrate.forms import Target
@@ -29,6 +29,8 @@ class Layout:
     ep: int
     #: GPUs that it has; None where the recipe does not say.
     gpus: int | None
+    #: GPUs of each of its nodes; None where the recipe does not say.
+    gpus_per_node: int | None = field(default=None, compare=False)
 
     @property
     def has_gtp(self) -> bool:
@@ -94,7 +96,8 @@ def layout(recipe: dict[Any, Any], model: Model, target: Target, *, before: bool
     cp, pp, ep = (_size(model.cfg.get(key)) for key in (CP, PP, EP))
     if cp is None or pp is None or ep is None:
         return None
-    return Layout(model.name, sizes, cp, pp, ep, _gpus(recipe, model))
+    gpus = _gpus(recipe, model)
+    return Layout(model.name, sizes, cp, pp, ep, gpus, _per_node(recipe, gpus))
 
 
 def _gpus(recipe: dict[Any, Any], model: Model) -> int | None:
@@ -114,6 +117,12 @@ def _gpus(recipe: dict[Any, Any], model: Model) -> int | None:
     if apart is None:
         return None
     return apart if model.kind is Kind.GENERATION else int(per_node * nodes - apart)
+
+
+def _per_node(recipe: dict[Any, Any], gpus: int | None) -> int | None:
+    """A model that has less than a node's GPUs has them on one node."""
+    per_node = value_of(_section(recipe, "cluster").get("gpus_per_node"))
+    return min(per_node, gpus) if gpus is not None and _is_count(per_node) else None
 
 
 def _apart(per_node: int, nodes: int, generation_gpus: Any, generation_nodes: Any) -> int | None:

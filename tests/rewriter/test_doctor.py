@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gtp_migrate import __version__, doctor
+from gtp_migrate import __version__
+from gtp_migrate.ask import doctor
 from gtp_migrate.ask.doctor import Environment, HookFit, diagnose
 
 from .conftest import Content, Migrate, run, write_files

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from . import oracle
 from .conftest import Migrate, Ran, text
 
 Becomes = Callable[..., Ran]
@@ -397,13 +396,13 @@ def test_a_base_without_tp(becomes: Becomes) -> None:
     )
 
 
-def test_literal_with_a_base_without_tp(migrate: Migrate, tmp_path: Path) -> None:
-    """One of the numbers goes into the base, the other into the recipe that needs it; which is which is free."""
+def test_literal_with_a_base_without_tp(stays: Stays) -> None:
+    """Whatever number the base had, it would be another GTP with another TP on the command line."""
     children = {f"tp{tp}.yaml": "defaults: base.yaml\n" + ONLY_TP.replace("4", str(tp)) for tp in (2, 8)}
-    ran = migrate({"base.yaml": NO_TP, **children}, "--style", "literal")
-    for tp in (2, 8):
-        found = oracle.topologies(tmp_path / "work" / f"tp{tp}.yaml")
-        assert found == {("policy", "megatron_cfg"): (tp, tp, 3, 1)}, ran.stderr
+    ran = stays({"base.yaml": NO_TP, **children}, "--style", "literal")
+    assert [line.split(": ")[0] for line in ran.problems] == ["base.yaml:4:7"]
+    assert "gets no TP from any file" in ran.problems[0]
+    assert "--tp N" in ran.problems[0]
 
 
 @pytest.mark.launcher("grpo")

@@ -96,6 +96,14 @@ def test_one_heir_without_resolvers_is_enough(becomes: Becomes) -> None:
     )
 
 
+def test_two_heirs_of_another_tp(becomes: Becomes) -> None:
+    """The base keeps the number that is right beside its own TP, though most need another."""
+    becomes(
+        {"base.yaml": BASE, "one.yaml": CHILD_WITH_TP, "two.yaml": CHILD_WITH_TP},
+        {"base.yaml": BASE_WITH_NUMBER, "one.yaml": CHILD_WITH_TP + OWN, "two.yaml": CHILD_WITH_TP + OWN},
+    )
+
+
 def test_launchers_of_the_nemo_rl_around(migrate: Migrate) -> None:
     """One whose run_dpo.py registers them, and whose run_sft.py does not."""
     registers = "from nemo_rl.utils.config import register_omegaconf_resolvers\n\nregister_omegaconf_resolvers()\n"

@@ -186,3 +186,22 @@ def test_a_folder_of_this_test_only() -> None:
             path.write_text("a: true\ngtp_weight_remat_size: 1\n")
             with pytest.raises(AssertionError):
                 compare(read)
+
+
+def test_a_value_that_is_missing_in_a_child(tmp_path: Path) -> None:
+    """`???` in a child leaves what it inherits."""
+    (tmp_path / "a.yaml").write_text("x: {y: 1}\nz: 2\ngtp_weight_remat_size: 1\n")
+    (tmp_path / "b.yaml").write_text("defaults: a.yaml\nx: {y: '???'}\nz: ???\nnew: ???\n")
+    with tree_of(tmp_path) as read:
+        assert compare(read)[0] == 2
+        merged = plain(read.merged(str(tmp_path / "b.yaml")).root)
+    assert (merged["x"], merged["z"], merged["new"]) == ({"y": 1}, 2, "???")
+
+
+@pytest.mark.parametrize(("base", "child"), [("[1]", "{a: 1}"), ("{a: 1}", "[1]"), ("{a: [1]}", "{a: {b: 1}}")])
+def test_a_mapping_over_a_list(tmp_path: Path, base: str, child: str) -> None:
+    (tmp_path / "a.yaml").write_text(f"x: {base}\ngtp_weight_remat_size: 1\n")
+    (tmp_path / "b.yaml").write_text(f"defaults: a.yaml\nx: {child}\n")
+    with tree_of(tmp_path) as read, pytest.raises(RecipeError, match="a mapping in one file and a list in another"):
+        read.merged(str(tmp_path / "b.yaml"))
+    assert loaded(tmp_path / "b.yaml") is None

@@ -420,9 +420,12 @@ def test_all_readings_of_a_merge_list_are_compared(tmp_path: Path, broken: Any, 
 
 def test_both_ways_of_making_a_teacher_are_compared(tmp_path: Path, broken: Any, no_additions: None) -> None:
     """`code` has an entry of its own: only who calls NeMo-RL's functions by themselves gives it the default's overrides."""
-    text = TEACHERS.replace("{math: /models/math}", "{code: /models/code}").replace("_size: 8\n", (
-        "_size: 4\n      megatron_cfg_overrides: {model_overrides: {gtp_weight_remat_size: 6}}\n"
-        "    teacher_overrides: {code: {tensor_model_parallel_size: 4}}\n"
-    ))
+    text = TEACHERS.replace("{math: /models/math}", "{code: /models/code}").replace(
+        "_size: 8\n",
+        (
+            "_size: 4\n      megatron_cfg_overrides: {model_overrides: {gtp_weight_remat_size: 6}}\n"
+            "    teacher_overrides: {code: {tensor_model_parallel_size: 4}}\n"
+        ),
+    )
     broken(change=valued("24", "48"))
     expect_refusal(tmp_path, {"a.yaml": text}, "a.yaml: teacher code would change", "GTP 6", "GTP 12")

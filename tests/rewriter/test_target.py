@@ -178,3 +178,24 @@ def test_the_form_is_said_in_a_dry_run_and_a_check(migrate: Migrate) -> None:
     for option in ("--dry-run", "--check"):
         ran: Ran = migrate(in_checkout(TYPED), option)
         assert "Form: megatron-cfg" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "after"),
+    [(TYPED, "policy:\n  megatron_cfg:\n    tensor_parallel_num_weight_shards: 12\n"), (NOT_TYPED, None)],
+)
+def test_the_checkout_of_a_parent(migrate: Migrate, source: str, after: str | None) -> None:
+    """The given file is outside of it, as beside a submodule: that NeMo-RL runs what inherits from its recipes."""
+    child = "defaults: ../3rdparty/base.yaml\npolicy:\n  megatron_cfg:\n    model_overrides:\n      gtp_weight_remat_size: 3\n"
+    files: dict[str, Content] = {
+        f"3rdparty/{SOURCE}": source,
+        "3rdparty/base.yaml": "policy: {megatron_cfg: {tensor_model_parallel_size: 4}}\n",
+        "mine/a.yaml": child,
+    }
+    ran = migrate(files, paths=("mine",))
+    assert ran.code == 0, ran.stderr
+    head = child.partition("policy:")[0]
+    expected = (
+        head + after if after else child.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 12")
+    )
+    assert ran.files["mine/a.yaml"] == expected

@@ -166,6 +166,21 @@ def test_all_resolvers_of_nemo_rl(becomes: Callable[..., Any]) -> None:
     becomes({"a.yaml": before}, {"a.yaml": before.replace("gtp_weight_remat_size: ${mul:3,${max:1,2}}", new)})
 
 
+@pytest.mark.parametrize(
+    ("size", "tp", "shards"),
+    [
+        ("${max:1,3}", "2", 6),
+        ("${mul:3,2}", "4", 24),
+        ("${add:1,2}", "${add:1,2}", 9),
+        ("2", "${mul:3,${max:2,1}}", 12),
+    ],
+)
+def test_the_numbers_of_resolvers(becomes: Callable[..., Any], size: str, tp: str, shards: int) -> None:
+    before = recipe(size, f"tensor_model_parallel_size: {tp}")
+    after = before.replace(f"gtp_weight_remat_size: {size}", f"tensor_parallel_num_weight_shards: {shards}")
+    becomes({"a.yaml": before}, {"a.yaml": after}, "--style", "literal")
+
+
 SUB = recipe("${sub:5,${max:1,2}}", "tensor_model_parallel_size: ${add:1,${mul:1,3}}")
 #: As newer ones register them.
 WITH_SUB = """\
@@ -197,6 +212,8 @@ def test_the_resolvers_of_the_nemo_rl_around(migrate: Callable[..., Any]) -> Non
     assert ran.code == 0, ran.stderr
     new = "tensor_parallel_num_weight_shards: ${mul:${sub:5,${max:1,2}},${..tensor_model_parallel_size}}"
     assert new in ran.files["a.yaml"]
+    literal = migrate(files, "--style", "literal")
+    assert "tensor_parallel_num_weight_shards: 12" in literal.files["a.yaml"]
 
 
 @pytest.mark.launcher("grpo")
@@ -247,7 +264,6 @@ def test_a_child_over_a_mapping_that_is_an_interpolation(becomes: Callable[..., 
     becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
 
 
-@pytest.mark.xfail(strict=True, reason="core_faults 3: found by its own place, not by that of what it stands for")
 @pytest.mark.launcher("grpo")
 def test_a_megatron_cfg_that_stands_under_another_name(becomes: Callable[..., Any]) -> None:
     base = (

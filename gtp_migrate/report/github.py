@@ -1,0 +1,54 @@
+"""Annotations on the lines of a pull request, as GitHub Actions reads them from a step's output.
+
+Errors are what needs a person and, with `--check`, what is left to migrate; other changes are notices.
+
+Source: GitHub's workflow commands, `::error file=…,line=…,col=…,title=…::message`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from gtp_migrate.forms import Mode
+from gtp_migrate.outcome import Outcome
+from gtp_migrate.problems import Place
+from gtp_migrate.streams import safe_text
+
+
+def workflow_commands(outcome: Outcome, workspace: str | None) -> Iterator[str]:
+    """A line each.
+
+    Args:
+        outcome: of the run.
+        workspace: the top of the checkout that GitHub names files from; None where it is the current folder.
+    """
+    for problem in outcome.problems:
+        yield _line("error", "needs a person", problem.place, f"{problem.what}; {problem.todo}", workspace)
+    level = "error" if outcome.mode is Mode.CHECK else "notice"
+    title = "migrated" if outcome.mode is Mode.WRITE else "left to migrate"
+    verb = "became" if outcome.mode is Mode.WRITE else "becomes"
+    for each in sorted(outcome.changes, key=lambda change: change.place):
+        yield _line(level, title, each.place, f"{each.old} {verb} {each.new}; {each.parallel}", workspace)
+
+
+def _line(level: str, title: str, place: Place, message: str, workspace: str | None) -> str:
+    properties = {"file": _name(place.path, workspace), "line": place.line, "col": place.line and place.column}
+    known = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items() if value)
+    text = _data(safe_text(f"{place}: {message}"))
+    return f"::{level} {known},title={_property(f'gtp-migrate: {title}')}::{text}"
+
+
+def _name(path: str, workspace: str | None) -> str:
+    if not workspace:
+        return safe_text(path)
+    name = os.path.relpath(os.path.realpath(path), os.path.realpath(workspace))
+    return safe_text(path if name.startswith("..") else name.replace(os.sep, "/"))
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

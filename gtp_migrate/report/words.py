@@ -1,0 +1,56 @@
+"""What all reports for people say in the same words."""
+
+from __future__ import annotations
+
+from gtp_migrate.forms import Mode
+from gtp_migrate.outcome import Outcome
+
+#: What the states of a run are called (:func:`gtp_migrate.report.data.state`).
+STATES = {
+    "proven": "proven",
+    "not proven": "not proven",
+    "left": "needs a person",
+    "same": "not changed",
+}
+
+
+def count(number: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def headline(outcome: Outcome) -> str:
+    """The answer in a few words."""
+    unproven = _changed(outcome) - len(outcome.proven)
+    if not outcome.changes:
+        return "nothing was changed" if outcome.problems else "nothing to migrate"
+    if unproven:
+        return f"{count(unproven, 'changed recipe')} not proven"
+    return "no model's layout changes"
+
+
+def verdict(outcome: Outcome) -> str:
+    """The answer in two or three sentences."""
+    said = []
+    if outcome.changes:
+        files = count(len(outcome.edited), "file")
+        said.append(f"{count(len(outcome.changes), 'setting')} in {files} {done(outcome)}.")
+        said.append(
+            f"{len(outcome.proven):,} of {count(_changed(outcome), 'changed recipe')} proven to train with the same "
+            "TP, ETP, GTP and expert GTP, model by model."
+        )
+    if outcome.problems:
+        places = len(outcome.problems)
+        said.append(f"{count(places, 'place')} {'needs' if places == 1 else 'need'} a person.")
+    else:
+        said.append("Nothing is left for a person.")
+    return " ".join(said)
+
+
+def done(outcome: Outcome) -> str:
+    """What became of the settings."""
+    return "migrated" if outcome.mode is Mode.WRITE else "to migrate"
+
+
+def _changed(outcome: Outcome) -> int:
+    return sum(bool(run.changed) for run in outcome.runs)

@@ -1,0 +1,173 @@
+"""What the command prints and writes: reports by suffix, annotations, and nothing but the patch on stdout."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rewriter.conftest import run, write_files
+
+from gtp_migrate.report.progress import lines
+
+RECIPE = """
+    policy:
+      megatron_cfg:
+        tensor_model_parallel_size: 4
+        model_overrides: {gtp_weight_remat_size: 3}
+"""
+BAD = RECIPE.replace("3", "0")
+
+
+@pytest.mark.parametrize("args", [(), ("--check",), ("--dry-run",)], ids=["write", "check", "dry-run"])
+def test_a_report_with_and_without_writing(tmp_path: Path, args: tuple[str, ...]) -> None:
+    write_files(tmp_path, {"a.yaml": RECIPE})
+    without = run(tmp_path, *args, "--report", "r.json", "--report", "R.MD", ".")
+    data = json.loads(without.files["r.json"])
+    assert data["counts"] == {
+        "files": 1,
+        "settings": 1,
+        "changed_files": 1,
+        "runs": 1,
+        "changed_runs": 1,
+        "proven_runs": 1,
+        "problems": 0,
+    }
+    assert data["command"] == " ".join(["gtp-migrate", *args, "--report r.json --report R.MD ."])
+    assert str(without.files["R.MD"]).startswith("### gtp-migrate: no model's layout changes\n")
+    assert without.code == (1 if "--check" in args else 0)
+    written = "tensor_parallel_num_weight_shards: 12" in str(without.files["a.yaml"])
+    assert written is (args == ())
+
+
+def test_a_report_where_nothing_is_to_do(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.yaml": "x: 1\n"})
+    ran = run(tmp_path, "--report", "r.html", "--report", "r.sarif", ".")
+    assert ran.code == 0
+    assert "<h1>Nothing to migrate</h1>" in str(ran.files["r.html"])
+    assert json.loads(ran.files["r.sarif"])["runs"][0]["results"] == []
+
+
+def test_the_report_says_what_was_really_written(tmp_path: Path) -> None:
+    """A file that cannot be written is a problem of the report, and not among the changes."""
+    write_files(tmp_path, {"a.yaml": RECIPE, "b/b.yaml": RECIPE})
+    script = (
+        "import gtp_migrate.write_all as w, gtp_migrate.__main__ as c, sys\n"
+        "from gtp_migrate.write import WriteError\n"
+        "from gtp_migrate.problems import Place, Problem\n"
+        "def check(path, shown):\n"
+        "    if shown == 'b/b.yaml': raise WriteError(Problem(Place(shown), 'cannot be written', 'mend it'))\n"
+        "w.check_writable = check\n"
+        "sys.argv = ['gtp-migrate', '--report', 'r.json', '.']\n"
+        "c.main()\n"
+    )
+    code = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False).returncode
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert code == 3
+    assert [problem["what"] for problem in data["problems"]] == ["cannot be written"]
+    assert {run["recipe"]: run["state"] for run in data["runs"]} == {"a.yaml": "proven", "b/b.yaml": "not proven"}
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("r.txt", "--report r.txt: the name must end in .html, .json, .md or .sarif"),
+        ("no/r.json", "--report no/r.json: there is no folder no; make it first"),
+        ("folder.md", "--report folder.md: is a folder; name a file"),
+        ("\x1b[31m.txt", "--report \\x1b[31m.txt: the name must end in .html, .json, .md or .sarif"),
+    ],
+)
+def test_a_report_that_cannot_be_is_said_first(tmp_path: Path, file: str, message: str) -> None:
+    write_files(tmp_path, {"a.yaml": RECIPE, "folder.md/x": "x"})
+    ran = run(tmp_path, "--report", file, ".")
+    assert (ran.code, ran.stderr) == (2, message + "\n")
+    assert "gtp_weight_remat_size: 3" in str(ran.files["a.yaml"])
+
+
+def test_nothing_but_the_patch_on_stdout(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.yaml": RECIPE, "bad.yaml": BAD})
+    ran = run(tmp_path, "--dry-run", "--format", "github", "--report", "r.md", ".")
+    assert ran.stdout.startswith("--- a/a.yaml\n+++ b/a.yaml\n@@ ")
+    assert {line[0] for line in ran.stdout.splitlines()} <= set(" +-@")
+    for args in (("--check",), ("--check", "--format", "github"), ()):
+        assert run(tmp_path, *args, ".").stdout == ""
+
+
+def test_annotations_of_a_check(tmp_path: Path) -> None:
+    """What is left to migrate fails a check: an error on its line."""
+    write_files(tmp_path, {"a.yaml": RECIPE, "bad.yaml": BAD})
+    ran = run(tmp_path, "--check", "-q", "--format", "github", ".")
+    assert ran.stderr.splitlines() == [
+        "::error file=bad.yaml,line=4,col=23,title=gtp-migrate%3A needs a person::"
+        "bad.yaml:4:23: gtp_weight_remat_size must be a positive integer or null, not 0; correct it and run again",
+        "::error file=a.yaml,line=4,col=23,title=gtp-migrate%3A left to migrate::"
+        "a.yaml:4:23: gtp_weight_remat_size: 3 becomes tensor_parallel_num_weight_shards: 12; TP 4 (a.yaml:3)",
+    ]
+
+
+def test_annotations_name_files_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    write_files(tmp_path, {"recipes/a, 100%.yaml": BAD})
+    ran = run(tmp_path / "recipes", "--check", "-q", "--format", "github", ".")
+    assert ran.stderr.startswith("::error file=recipes/a%2C 100%25.yaml,line=4,")
+    assert "::a, 100%25.yaml:4:23: " in ran.stderr
+
+
+def test_no_path_is_broken_at_any_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "configs/recipes/llm/grpo-some-model-8b-4n8g-megatron-fp8-long-name.yaml"
+    write_files(tmp_path, {name: RECIPE + "    cluster: {gpus_per_node: 8, num_nodes: 3}\n", "bad/" + name: BAD})
+    for width in (40, 80, 100, 150, 200, 240, 300):
+        monkeypatch.setenv("COLUMNS", str(width))
+        said = run(tmp_path, "--check", ".").stderr
+        assert f"{name}:4" in said, width
+        assert said.count(name) >= 4, width
+        assert f"bad/{name}:4:23: gtp_weight_remat_size must be" in said, width
+        assert "…" not in said, width
+
+
+def test_progress_in_a_log() -> None:
+    """A line every few seconds, with how far it is; nothing where it is quick."""
+    now = [0.0]
+    said: list[str] = []
+    show = lines(lambda: now[0], said.append)
+    for second, (what, done, total) in enumerate([("reading", 10, 0)] * 6 + [("proving", 1200, 3000)] * 6):
+        now[0] = float(second)
+        show(what, done, total)
+    assert said == ["reading 10 …", "proving 1,200 of 3,000 …"]
+
+
+def test_no_description_is_too_long(tmp_path: Path) -> None:
+    """GitHub takes 65,536 characters: what does not fit is counted, part by part, and no part is broken."""
+    write_files(tmp_path, {f"{index:04}-{'long-' * 20}name.yaml": RECIPE for index in range(400)})
+    text = str(run(tmp_path, "--dry-run", "--report", "r.md", ".").files["r.md"])
+    assert 50_000 < len(text) < 65_000
+    assert text.count("<details") == text.count("</details>") == 3
+    assert text.count("```") in (0, 2)
+    assert len(re.findall("…and [0-9]+ more than a description holds", text)) == 2
+    assert "<summary>Runs (400)</summary>" in text
+    assert "\n- Command: `gtp-migrate --dry-run --report r.md .`\n" in text
+
+
+def test_no_template_engine_without_a_page(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.yaml": RECIPE})
+    script = (
+        "import sys, gtp_migrate.cli as c\n"
+        "sys.argv = ['gtp-migrate', '--check', '--report', 'r.json', '.']\n"
+        "try: c.main()\n"
+        "finally: print('jinja2' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert ran.stdout == "False\n"
+
+
+def test_a_report_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """By a file with the usual rights, and nothing else is left behind."""
+    write_files(tmp_path, {"a.yaml": RECIPE, "r.md": "old"})
+    ran = run(tmp_path, "--report", "r.md", ".")
+    assert sorted(ran.files) == ["a.yaml", "r.md"]
+    assert str(ran.files["r.md"]).startswith("### gtp-migrate")
+    (tmp_path / "new").write_text("")
+    assert (tmp_path / "r.md").stat().st_mode == (tmp_path / "new").stat().st_mode
