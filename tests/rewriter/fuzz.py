@@ -381,7 +381,7 @@ def arguments(random: Random, files: dict[str, str]) -> tuple[tuple[str, ...], t
         options += ["--ep", str(random.choice([1, 2]))]
     if random.random() < 0.1:
         options += ["--runtime-shim"]
-    given = (".",)
+    given: tuple[str, ...] = (".",)
     in_git = random.random() < 0.12
     if random.random() < 0.2:
         given = tuple(random.sample(sorted(files), random.randint(1, len(files))))
@@ -479,7 +479,7 @@ class Case:
     def look(self, root: Path, name: str, versions: tuple[Versions, ...]) -> Seen:
         try:
             tree = restated.load_config(root / name)
-            merged = OmegaConf.to_container(tree)
+            merged: Any = OmegaConf.to_container(tree)
         except Exception:
             return Seen({}, None)
         assert isinstance(merged, dict)
@@ -490,7 +490,7 @@ class Case:
                 with environment(tp), restated.registered(self.has_resolvers(name, merged)):
                     supplied = copy.deepcopy(tree)
                     restated.apply_overrides(supplied, overrides)
-                    config = OmegaConf.to_container(supplied, resolve=True)
+                    config: Any = OmegaConf.to_container(supplied, resolve=True)
             except Exception:
                 continue
             assert isinstance(config, dict)
@@ -520,7 +520,8 @@ class Case:
                 return
         cfg = merged.get("policy")
         cfg = cfg.get("megatron_cfg") if isinstance(cfg, dict) else None
-        fixed, ways = [], [()]
+        fixed: list[str] = []
+        ways: list[tuple[str, ...]] = [()]
         if isinstance(cfg, dict):
             tp_known = True
             for key, option in ((TP, "--tp"), (ETP, "--etp"), (EP, "--ep")):
