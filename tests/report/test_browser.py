@@ -377,6 +377,7 @@ def test_print(open_page: Open, fixture_reports: Path, tmp_path: Path) -> None:
 def test_settings(page: Any) -> None:
     page.locator(".all-settings summary").click()
     rows = page.locator(".settings tbody tr")
+    rows.nth(31).wait_for(state="attached")
     assert rows.count() == 32
     number = [row.split("\t")[0] for row in rows.all_inner_texts()].index(f"{DENSE}:28:7")
     assert rows.nth(number).locator("td").all_inner_texts() == [
