@@ -204,6 +204,32 @@ def test_what_somebody_put_over_a_hook_stays(tmp_path, monkeypatch):
     del sys.modules["some_module"]
 
 
+def test_two_installations_at_the_same_time(tmp_path, monkeypatch):
+    (tmp_path / "some_module.py").write_text("def f(): return 'original'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first, second = (
+        Installation((Hook("some_module:f", lambda original, name=name: f"{name} over {original()}", ""),))
+        for name in ("first", "second")
+    )
+    first.put_on()
+    second.put_on()
+    module = importlib.import_module("some_module")
+    assert module.f() in ("first over second over original", "second over first over original")
+    first.take_off()
+    second.take_off()
+    assert module.f() == "original"
+    del sys.modules["some_module"]
+
+
+def test_a_module_that_somebody_blocked_stays_blocked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "some_module", None)
+    installation = Installation((Hook("some_module:f", lambda original: None, ""),))
+    installation.put_on()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("some_module")
+    installation.take_off()
+
+
 def test_a_missing_target_is_skipped_and_named(caplog):
     caplog.set_level(logging.DEBUG, "gtp_migrate.shim")
     gone = Hook("megatron.bridge.training.checkpointing:no_longer_there", lambda original: None, "", "", "")
