@@ -129,9 +129,8 @@ def _sides(checkpoint: str) -> Iterator[tuple[Axis, dict[str, Cut], Topology]]:
 
 
 def _group_size(name: str) -> int:
-    state = importlib.import_module("megatron.core.parallel_state")
     try:
-        return getattr(state, f"get_{name}_world_size")() or 1
+        return getattr(importlib.import_module("megatron.core.parallel_state"), f"get_{name}_world_size")() or 1
     except (AttributeError, AssertionError):  # a Core without it, or no such group
         return 1
 
@@ -181,10 +180,7 @@ def _topology(weights: dict[str, Cut], others: set[Topology], checkpoint: str, a
         section = model_section(read_yaml(os.path.join(checkpoint, RUN_CONFIG)))
     except (OSError, ValueError):
         raise _UnknownError(f"no row-parallel weight, and no {RUN_CONFIG} that says {axis.abbreviation}") from None
-    parts = 2 if section.get("gated_linear_unit") else 1
-    pieces = {cut.row_pieces for key, cut in weights.items() if _COLUMN_PARALLEL.match(key)} or {
-        cut.row_pieces // parts for key, cut in weights.items() if (m := _FUSED.match(key)) and not m[3]
-    }
+    pieces = {cut.row_pieces for key, cut in weights.items() if _COLUMN_PARALLEL.match(key)}
     gtp_size, rest = divmod(max(pieces, default=0), parallel_sizes(section)[axis])
     if len(pieces) != 1 or rest or not gtp_size:
         raise _UnknownError("no weight tells how rows were cut")

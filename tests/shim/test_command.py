@@ -252,7 +252,6 @@ DRIVER = """
 import importlib.util, json, os, sys
 import ray
 
-environments = json.loads(sys.argv[1])
 ray.init(num_cpus=1, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False,
          runtime_env={"env_vars": dict(os.environ)})
 
@@ -267,10 +266,8 @@ class Actor:
         from megatron.core import dist_checkpointing
         return found, armed, theirs, hasattr(dist_checkpointing.load, "__wrapped__")
 
-for name, environment in environments.items():
-    actor = Actor.options(runtime_env=environment).remote()
-    print(json.dumps([name, ray.get(actor.state.remote())]), flush=True)
-    ray.kill(actor)
+actor = Actor.options(runtime_env=json.loads(sys.argv[1])).remote()
+print(json.dumps(ray.get(actor.state.remote())), flush=True)
 ray.shutdown()
 """
 
@@ -286,18 +283,14 @@ def environment_without(folder, *names):
 
 
 def test_ray(tmp_path):
-    """Actors as NeMo-RL starts them: each in an environment of its own, with the driver's variables."""
+    """An actor as NeMo-RL starts them, in an environment of its own, with the driver's variables. This one lacks this
+    package and wrapt, and has a sitecustomize already."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "sitecustomize.py").write_text("import sys\nsys.theirs = True\n")
-    environments = {
-        "without the package": {"py_executable": environment_without(tmp_path / "a", "gtp_migrate")},
-        "without wrapt": {"py_executable": environment_without(tmp_path / "b", "gtp_migrate", "wrapt")},
-    }
+    environment = {"py_executable": environment_without(tmp_path / "venv", "gtp_migrate", "wrapt")}
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
-    done = gtp_shim(sys.executable, "-W", "ignore", str(driver), json.dumps(environments), path=[theirs])
+    done = gtp_shim(sys.executable, "-W", "ignore", str(driver), json.dumps(environment), path=[theirs])
     assert done.returncode == 0, done.stderr
-    found = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    assert found["without the package"] == [["wrapt"], True, True, True]
-    assert found["without wrapt"] == [[], True, True, True]
+    assert "[[], true, true, true]" in done.stdout.splitlines()
