@@ -148,10 +148,10 @@ def test_signals_reach_the_command(number):
 
 def test_a_command_that_a_signal_ends():
     code = "import signal; print('ready', flush=True); signal.pause()"
-    process = subprocess.Popen(command(BARE, "-c", code), stdout=subprocess.PIPE)
-    process.stdout.readline()
-    process.kill()
-    assert process.wait(60) == -signal.SIGKILL
+    with subprocess.Popen(command(BARE, "-c", code), stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
