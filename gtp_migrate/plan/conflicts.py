@@ -25,13 +25,15 @@ class Conflict:
 
 
 def conflicts(stock: Stock) -> Iterator[Conflict]:
-    """All of them, one a model of a recipe."""
+    """All that a given file has a part in, one a model of a recipe."""
+    files, orders = stock.tree.files, stock.tree.orders
     by_key = {setting.entry.key: setting for setting in stock.settings}
+    ours = {recipe for recipe in stock.recipes if any(files[layer].given for layer in orders[recipe])}
     seen: set[tuple[str, str, str]] = set()
     for setting in stock.settings:
         for use in (*setting.uses, *setting.overruled) if setting.form is Form.SIZE else ():
             known = (use.recipe, use.model.name, use.side.axis.name)
-            if known not in seen:
+            if use.recipe in ours and known not in seen:
                 seen.add(known)
                 conflict = _compare(stock, by_key, use)
                 if conflict is not None:

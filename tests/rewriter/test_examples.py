@@ -863,3 +863,34 @@ def test_a_broken_file_elsewhere_does_not_matter(becomes: Becomes, tmp_path: Pat
         paths=("mine",),
         proven=False,
     )
+
+
+#: What a person has to look at, in a recipe that is given.
+CONFLICT = """
+    policy:
+      megatron_cfg:
+        tensor_model_parallel_size: 4
+        model_overrides: {gtp_weight_remat_size: 3, tensor_parallel_num_weight_shards: 8}
+    """
+
+
+def test_a_conflict_elsewhere_does_not_matter(becomes: Becomes, tmp_path: Path) -> None:
+    (tmp_path / "work" / ".git").mkdir()
+    becomes(
+        {"mine/base.yaml": BASE, "other/conflict.yaml": CONFLICT},
+        {"mine/base.yaml": BASE_WITH_NUMBER},
+        paths=("mine",),
+        proven=False,
+    )
+
+
+def test_a_conflict_elsewhere_with_a_setting_of_a_given_file_is_said(stays: Stays, tmp_path: Path) -> None:
+    """Nobody can tell what is to become of the given file for the recipe that inherits from it."""
+    (tmp_path / "work" / ".git").mkdir()
+    child = """
+        defaults: ../mine/base.yaml
+        policy: {megatron_cfg: {model_overrides: {tensor_parallel_num_weight_shards: null}}}
+        """
+    ran = stays({"mine/base.yaml": BASE, "other/child.yaml": child}, paths=("mine",))
+    assert "say different things in " in ran.stderr
+    assert "other/child.yaml" in ran.stderr
