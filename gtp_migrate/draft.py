@@ -77,13 +77,12 @@ class _Editor:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self._edited: dict[tuple[str, str], str | Problem] = {}
-        self._recipes = {layer.source.real: recipe for recipe, layer in tree.layers.items()}
 
     def edit(self, real: str, changes: tuple[Planned, ...]) -> str | Problem:
         """The new text of a file, or why it cannot be written."""
         known = (real, repr([planned.change for planned in changes]))
         if known not in self._edited:
-            self._edited[known] = self._edit(self._recipes[real], real, changes)
+            self._edited[known] = self._edit(self.tree.recipe_of[real], real, changes)
         return self._edited[known]
 
     def _edit(self, recipe: str, real: str, changes: tuple[Planned, ...]) -> str | Problem:

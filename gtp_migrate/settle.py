@@ -105,10 +105,9 @@ def _keep(
     groups: Groups,
 ) -> None:
     """Puts down what is to be written, in the order of writing."""
-    by_real = {tree.files[recipe].found.real: recipe for recipe in tree.layers}
     grouped: dict[str, list[Edited]] = {}
     for path in writing_order(layers.values(), set(kept)):
-        recipe = by_real[path]
+        recipe = tree.recipe_of[path]
         shown = tree.layers[recipe].source.shown
         before = tree.text(recipe)
         changes = [planned.change for planned in by_file[path]]

@@ -126,7 +126,7 @@ def explain_recipe(options: Options, exclude: tuple[str, ...] = ()) -> RecipeExp
     alone = survey([path])
     if not alone.count and alone.problems:
         return RecipeExplained(path, None, None, (), None, (), tuple(alone.problems), "")
-    layers = read_tree(alone, (), options.maps, more=False, always=[recipe]).orders.get(recipe, ())
+    layers = read_tree(alone, (), options.maps, always=[recipe]).orders.get(recipe, ())
     # All that may share a file with it is given: what is planned is what a run on the whole tree would plan.
     roots = surroundings([path]).roots
     here = os.path.realpath(os.getcwd())

@@ -222,11 +222,11 @@ def _refuse_fresh(draft: Draft, mapping: Mapping | None, missing: KeyPath, shown
 
 def _write(draft: Draft, mapping: Mapping | None, group: _Group) -> None:
     if mapping is None:
-        _write_at_the_end(draft, group, "  ", draft.document.end)
+        _write_at_the_end(draft, group, "  ")
     elif mapping.flow:
         _write_flow(draft, mapping, group)
     elif group.after is None and mapping is draft.document.root:
-        _write_at_the_end(draft, group, _step_of(draft, mapping), last_of(mapping).end)
+        _write_at_the_end(draft, group, _step_of(draft, mapping))
     else:
         _write_block(draft, mapping, group)
 
@@ -297,7 +297,7 @@ def _write_behind_text(draft: Draft, position: int, block: list[str]) -> None:
     draft.splices.insert(position, "".join(line + newline for line in block))
 
 
-def _write_at_the_end(draft: Draft, group: _Group, step: str, content_end: int) -> None:
+def _write_at_the_end(draft: Draft, group: _Group, step: str) -> None:
     """Behind the last line of the file that is not blank, be it a comment; before a `...`."""
     source = draft.source
     indent = ""

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO
 
@@ -80,10 +80,6 @@ class Judge:
         except BrokenPipeError:
             raise self._ended() from None
         return Answer.from_json(self._read())
-
-    def ask_all(self, requests: Iterable[Request]) -> Iterator[Answer]:
-        """The answers in the order of the requests."""
-        return map(self.ask, requests)
 
     def _read(self) -> str:
         assert self._process.stdout is not None

@@ -88,7 +88,8 @@ class _Planner:
         self.target = stock.target
         self.needs = needs
         self.style = style
-        self.changes: dict[Change | tuple[str, Change], Planned] = {}
+        #: By file and change: two models may ask for the same one.
+        self.changes: dict[tuple[str, str], Planned] = {}
         self.problems: dict[Problem, None] = {}
         self.blocked: set[str] = set()
         self.left: set[tuple[str, int]] = set()
@@ -207,7 +208,7 @@ class _Planner:
             present = typed or override
         if present is not None:
             if present.entry.value is not None or value is None:
-                # `_compare` has seen that they agree.
+                # `conflicts` has seen that they agree.
                 self._change(setting, Drop)
                 return
             if present is typed:
@@ -276,7 +277,7 @@ class _Planner:
             change = Move(spot, setting.key, key, text, is_null, keeps_husk)
         else:
             change = Replace(spot, setting.key, key, None if value == written(entry.value) else value, is_null)
-        self.changes[entry.source.real, change] = Planned(
+        self.changes[entry.source.real, repr(change)] = Planned(
             change,
             entry.source.real,
             entry.place,
@@ -304,7 +305,7 @@ class _Planner:
         run = self.stock.runs.run(need.recipe)
         model = self.stock.runs.resolved(need.recipe, run.worlds[0]).model(need.model)
         assert model is not None
-        self.changes[file.found.real, _frozen(add)] = Planned(
+        self.changes[file.found.real, repr(add)] = Planned(
             add,
             file.found.real,
             Place(file.shown),
@@ -330,8 +331,3 @@ def _differs(planned: Planned, add: Add) -> bool:
     assert isinstance(change, (Replace, Move))
     mapping = planned.mapping if isinstance(change, Move) else (*planned.mapping, MODEL_OVERRIDES)
     return change.new_key != add.key or mapping != add.path
-
-
-def _frozen(add: Add) -> Change:
-    """The same with a value that can be hashed: only to find equal ones."""
-    return Add(add.path, add.key, repr(add.value), add.after)

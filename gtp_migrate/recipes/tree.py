@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from gtp_migrate.problems import Place, Problem, RecipeError
@@ -69,6 +70,11 @@ class Tree:
     _merged: dict[Any, Merged | RecipeError] = field(default_factory=dict)
     _edited: frozenset[str] = frozenset()
     _states: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def recipe_of(self) -> Mapping[str, str]:
+        """A recipe that each file is by itself, by its real path: where it has several names, any of them."""
+        return {layer.source.real: recipe for recipe, layer in self.layers.items()}
 
     def shown(self, recipe: str) -> str:
         """The recipe's name for people."""
@@ -147,7 +153,7 @@ class Tree:
             RecipeError: the text is not a recipe.
         """
         if (real, text) not in self._layers_of:
-            before = next(layer for layer in self.layers.values() if layer.source.real == real)
+            before = self.layers[self.recipe_of[real]]
             layer = read_layer(text, before.source)
             other = layer.other_reading
             if other is not None and before.other_reading is not None:
@@ -179,7 +185,6 @@ def read_tree(
     surveyed: Survey,
     around: Iterable[Found],
     maps: Mapping[str, str] | None = None,
-    more: bool = True,
     always: Iterable[str] = (),
 ) -> Tree:
     """Reads all recipes that have a layer with a setting, and all their layers.
@@ -188,10 +193,9 @@ def read_tree(
         surveyed: the given files.
         around: files that were not given, but may inherit from those: read and proven, never written.
         maps: folders that stand for others in absolute paths of `defaults:`, as in a container.
-        more: look at `around` too.
         always: given recipes to read whatever they have, by id.
     """
-    return _Reader(maps or {}).read(surveyed, around if more else (), frozenset(always))
+    return _Reader(maps or {}).read(surveyed, around, frozenset(always))
 
 
 class _Reader:

@@ -162,3 +162,9 @@ def at(root: Any, path: KeyPath) -> Any:
         else:
             return None
     return node
+
+
+def mapping_at(root: Any, path: KeyPath) -> dict[Any, Any] | None:
+    """The mapping at `path`, nothing followed; None where there is none."""
+    node = at(root, path)
+    return node if isinstance(node, dict) else None

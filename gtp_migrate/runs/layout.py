@@ -12,6 +12,7 @@ from typing import Any
 from gtp_migrate.forms import Target
 from gtp_migrate.recipes.interpolation import value_of
 from gtp_migrate.recipes.keys import CP, EP, PP
+from gtp_migrate.recipes.values import mapping_at
 from gtp_migrate.runs.models import Kind, Model
 from gtp_migrate.runs.topology import Topology, TopologyError, parallel_size, topology
 from gtp_migrate.shards import DENSE, EXPERT
@@ -105,14 +106,14 @@ def _gpus(recipe: dict[Any, Any], model: Model) -> int | None:
     its own."""
     if model.kind is Kind.TEACHER:
         return None
-    cluster = _section(recipe, "cluster")
+    cluster = mapping_at(recipe, ("cluster",)) or {}
     per_node, nodes = value_of(cluster.get("gpus_per_node")), value_of(cluster.get("num_nodes"))
     if not _is_count(per_node) or not _is_count(nodes):
         return None
-    colocated = _section(recipe, "policy", "generation", "colocated")
+    colocated = mapping_at(recipe, ("policy", "generation", "colocated")) or {}
     if value_of(colocated.get("enabled")) is not False:
         return int(per_node * nodes)
-    resources = _section(colocated, "resources")
+    resources = mapping_at(colocated, ("resources",)) or {}
     apart = _apart(per_node, nodes, value_of(resources.get("gpus_per_node")), value_of(resources.get("num_nodes")))
     if apart is None:
         return None
@@ -121,7 +122,7 @@ def _gpus(recipe: dict[Any, Any], model: Model) -> int | None:
 
 def _per_node(recipe: dict[Any, Any], gpus: int | None) -> int | None:
     """A model that has less than a node's GPUs has them on one node."""
-    per_node = value_of(_section(recipe, "cluster").get("gpus_per_node"))
+    per_node = value_of((mapping_at(recipe, ("cluster",)) or {}).get("gpus_per_node"))
     return min(per_node, gpus) if gpus is not None and _is_count(per_node) else None
 
 
@@ -132,12 +133,6 @@ def _apart(per_node: int, nodes: int, generation_gpus: Any, generation_nodes: An
     if not _is_count(generation_nodes) or generation_nodes >= nodes:
         return None
     return int(per_node * generation_nodes)
-
-
-def _section(node: Any, *keys: str) -> dict[Any, Any]:
-    for key in keys:
-        node = node.get(key) if isinstance(node, dict) else None
-    return node if isinstance(node, dict) else {}
 
 
 def _is_count(value: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from gtp_migrate.recipes.interpolation import Resolution, value_of
 from gtp_migrate.recipes.keys import CP, EP, ETP, MEGATRON_CFG, PP, TP, KeyPath, dotted
-from gtp_migrate.recipes.values import at, landmarks
+from gtp_migrate.recipes.values import at, landmarks, mapping_at
 
 POLICY_CFG: KeyPath = ("policy", MEGATRON_CFG)
 GENERATION_CFG: KeyPath = ("policy", "generation", "mcore_generation_config")
@@ -115,8 +115,8 @@ def mappings(
     """
     found: dict[KeyPath, dict[Any, Any]] = {}
     for path in known:
-        cfg = at(tree, path)
-        if isinstance(cfg, dict):
+        cfg = mapping_at(tree, path)
+        if cfg is not None:
             found[path] = cfg
     for path, value in resolution.placed:
         try:
@@ -138,7 +138,7 @@ def conditions(recipe: dict[Any, Any]) -> Iterator[tuple[KeyPath, Any]]:
     yield (*TEACHERS[:1], "enabled"), True
     yield (*TEACHERS, "enabled"), True
     for path in (("policy", MEGATRON_CFG), ("value", MEGATRON_CFG), ("teacher", MEGATRON_CFG)):
-        if isinstance(at(recipe, path), dict):
+        if mapping_at(recipe, path) is not None:
             yield (*path, "enabled"), True
 
 
@@ -172,7 +172,7 @@ def models(
     built = [
         Model(dotted(path), Kind.MAPPING, path, cfg, value_of(cfg.get("enabled")) is not False) for path, cfg in found
     ]
-    policy = _mapping(recipe, POLICY_CFG)
+    policy = mapping_at(recipe, POLICY_CFG)
     if policy is not None:
         which = algorithms(recipe)
         if not which or which & _TEACH:
@@ -181,18 +181,9 @@ def models(
     return built
 
 
-def _mapping(recipe: dict[Any, Any], path: KeyPath) -> dict[Any, Any] | None:
-    node: Any = recipe
-    for key in path:
-        if not isinstance(node, dict):
-            return None
-        node = node.get(key)
-    return node if isinstance(node, dict) else None
-
-
 def _teachers(recipe: dict[Any, Any], policy: dict[Any, Any], as_launched: bool) -> Iterator[Model]:
-    section = _mapping(recipe, TEACHERS[:1]) or {}
-    teachers = _mapping(recipe, TEACHERS) or {}
+    section = mapping_at(recipe, TEACHERS[:1]) or {}
+    teachers = mapping_at(recipe, TEACHERS) or {}
     if value_of(section.get("enabled")) is not True or value_of(teachers.get("enabled")) is not True:
         return
     default = teachers.get("default_teacher_cfg")
@@ -228,7 +219,7 @@ def _filled_in(teacher: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _generation(recipe: dict[Any, Any], policy: dict[Any, Any], which: frozenset[str]) -> Iterator[Model]:
-    generation = _mapping(recipe, ("policy", "generation")) or {}
+    generation = mapping_at(recipe, ("policy", "generation")) or {}
     if value_of(generation.get("backend")) != "megatron":
         return
     own = generation.get("mcore_generation_config")
