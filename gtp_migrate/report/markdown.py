@@ -23,8 +23,8 @@ _FOLDED = 12
 
 #: What a code span takes as it is, in a table too.
 _PLAIN = re.compile(r"[\w ./:;×=,+(){}\[\]#@*!%~^$\"'→?-]+")
-#: What may be markup in prose; a colon only where a link or an emoji may come of it.
-_MARKUP = re.compile(r"[^\w :.,;()/'\"={}+×→–…-]|(?<!\w)_|_(?!\w)|:(?=[^\s\d])")
+#: What may be markup in prose; an underscore but within a word, a colon only where a link or an emoji may come of it.
+_MARKUP = re.compile(r"[^\w :.,;()/'\"={}+×→–…-]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])")
 
 
 def markdown_report(outcome: Outcome, base: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rewriter.conftest import Ran, run, write_files
+from rewriter.conftest import Ran, alone, run, write_files
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SUFFIXES = ("html", "json", "md", "sarif")
@@ -17,9 +17,7 @@ SUFFIXES = ("html", "json", "md", "sarif")
 
 @pytest.fixture(autouse=True)
 def _no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No terminal and no continuous integration around the tests has a say in them."""
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "GITHUB_WORKSPACE", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
+    alone(monkeypatch)
 
 
 def make_reports(folder: Path, files: dict[str, Any], *args: str, paths: tuple[str, ...] = (".",)) -> Ran:
@@ -30,7 +28,10 @@ def make_reports(folder: Path, files: dict[str, Any], *args: str, paths: tuple[s
     write_files(folder, files)
     (folder / "report").mkdir(exist_ok=True)
     reports = [word for suffix in SUFFIXES for word in ("--report", f"report/report.{suffix}")]
-    return run(folder, *args, *reports, *paths)
+    # Fixtures of the session come before those of a test.
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        alone(monkeypatch)
+        return run(folder, *args, *reports, *paths)
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ NAMES = [
     'back\\slash\' "quote"',
     "&amp;&lt;script&gt;",
     "$E=mc^2$ _a_ *b* ~c~",
+    "x/__init__.py __a__",
     "x" * 230,
 ]
 

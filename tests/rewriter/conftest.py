@@ -109,12 +109,17 @@ def run(folder: Path, *args: str) -> Ran:
     )
 
 
-@pytest.fixture(autouse=True)
-def _no_nemo_rl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No installed NeMo-RL and no terminal around the tests has a say in them."""
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No NeMo-RL that is installed or imported, no terminal and no CI around the tests has a say in them."""
     monkeypatch.setitem(sys.modules, "nemo_rl", None)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TERMINAL_WIDTH", "PY_COLORS"):
+    terminal = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TERMINAL_WIDTH", "PY_COLORS")
+    for name in (*terminal, "GITHUB_WORKSPACE", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone(monkeypatch)
 
 
 @pytest.fixture

@@ -21,10 +21,11 @@ SHARDS, EXPERT_SHARDS = "tensor_parallel_num_weight_shards", "expert_tensor_para
 def setup():
     if not SOURCE.is_dir():
         pytest.skip("NeMo-RL's source is not here (../shared/corpus/nemo_rl_source)")
-    sys.path.append(str(SOURCE))
-    from nemo_rl.models.megatron import setup
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sys, "path", [*sys.path, str(SOURCE)])
+        from nemo_rl.models.megatron import setup
 
-    return setup
+        yield setup
 
 
 def megatron_cfg(**kwargs):
