@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import Enum, IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from gtp_migrate import __version__
 from gtp_migrate.first_look import has_nothing, say_nothing_to_do
 from gtp_migrate.forms import Mode, Style, Target
-from gtp_migrate.problems import JudgeError
+from gtp_migrate.problems import JudgeError, Problem
 from gtp_migrate.recipes.survey import Progress, Survey, survey
 from gtp_migrate.report.progress import show_progress
 from gtp_migrate.streams import Tally, safe_text
@@ -194,26 +195,22 @@ def migrate(
     mode = Mode.DRY_RUN if dry_run else Mode.CHECK if check else Mode.WRITE
     with show_progress(quiet) as progress:
         tally, surveyed = context.obj or (Tally(), None)
-        if surveyed is None:
-            try:
-                surveyed = survey(paths, tuple(exclude or ()), progress, no_ignore)
-            except OSError as error:
-                path = safe_text(str(error.filename))
-                _wrong(f"{path}: cannot be read ({error.strerror}); give a file or a folder that is there")
-            # Where folders stand for others, only those who know which can tell what a file inherits.
-            if not maps and has_nothing(surveyed):
-                if reports:
-                    from gtp_migrate.outcome import Outcome
+        look = partial(_survey, paths, tuple(exclude or ()), progress, no_ignore)
+        surveyed = surveyed or look()
+        stopped = _finish(surveyed, mode) if surveyed.unfinished else []
+        if surveyed.unfinished and not stopped:
+            surveyed = look()
+        # Where folders stand for others, only those who know which can tell what a file inherits.
+        if not stopped and not maps and has_nothing(surveyed):
+            if reports:
+                from gtp_migrate.outcome import Outcome
 
-                    _write_reports(Outcome(files=surveyed.count, mode=mode), reports, paths)
-                if not quiet:
-                    say_nothing_to_do(surveyed)
-                return
-        outcome = _work_out(
-            _options(paths, target, style, (tp, etp, ep), runtime_shim, prove is Prove.REAL, maps or []),
-            surveyed,
-            progress,
-        )
+                _write_reports(Outcome(files=surveyed.count, mode=mode), reports, paths)
+            if not quiet:
+                say_nothing_to_do(surveyed)
+            return
+        options = _options(paths, target, style, (tp, etp, ep), runtime_shim, prove is Prove.REAL, maps or [])
+        outcome = _work_out(options, surveyed, progress, stopped)
         if mode is Mode.WRITE:
             from gtp_migrate.write_all import write_all
 
@@ -230,6 +227,34 @@ def migrate(
         raise typer.Exit(Exit.LEFT_TO_MIGRATE)
     if outcome.problems:
         raise typer.Exit(Exit.NEEDS_A_PERSON)
+
+
+def _survey(paths: list[str], exclude: tuple[str, ...], progress: Progress, no_ignore: bool) -> Survey:
+    try:
+        return survey(paths, exclude, progress, no_ignore)
+    except OSError as error:
+        path = safe_text(str(error.filename))
+        _wrong(f"{path}: cannot be read ({error.strerror}); give a file or a folder that is there")
+
+
+def _finish(surveyed: Survey, mode: Mode) -> list[Problem]:
+    """Finishes what runs have left that were stopped; what keeps it from that."""
+    from gtp_migrate.unfinished import finish, unfinished
+    from gtp_migrate.write import WriteError
+
+    if mode is not Mode.WRITE:
+        return [unfinished(path) for path in surveyed.unfinished]
+    given = {found.real: found.shown for found, _ in surveyed.files()}
+    problems = []
+    for path in surveyed.unfinished:
+        try:
+            count = finish(path, given)
+        except WriteError as error:
+            problems.append(error.problem)
+        else:
+            said = f"a run was stopped between files that belong together; wrote the {count:,} that it had left"
+            print(f"{safe_text(path)}: {said}", file=sys.stderr)
+    return problems
 
 
 def _options(
@@ -262,9 +287,14 @@ def _explain(options: Options, exclude: tuple[str, ...]) -> int:
         _wrong(str(error))
 
 
-def _work_out(options: Options, surveyed: Survey, progress: Progress) -> Outcome:
+def _work_out(options: Options, surveyed: Survey, progress: Progress, stopped: list[Problem]) -> Outcome:
     from gtp_migrate.migrate import migrate
+    from gtp_migrate.outcome import Outcome
     from gtp_migrate.runs.nemo_rl import UndecidedError
+
+    if stopped:
+        # What a half-written tree means, nobody can work out.
+        return Outcome(files=surveyed.count, problems=stopped, left=True)
 
     try:
         return migrate(options, surveyed, progress)

@@ -24,7 +24,7 @@ def first_look(arguments: list[str]) -> Survey | None:
 
 def has_nothing(surveyed: Survey) -> bool:
     """Whether no file, given or inherited from, can hold a setting, and nothing has to be said of any."""
-    if surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored:
+    if surveyed.data or surveyed.problems or surveyed.unmatched or surveyed.ignored or surveyed.unfinished:
         return False
     return not surveyed.inherits_from_outside()
 

@@ -17,6 +17,7 @@ from gtp_migrate.runs import nemo_rl
 from gtp_migrate.runs.runs import Assumed, Runs
 from gtp_migrate.second_judge import SecondJudge
 from gtp_migrate.settle import mention, settle
+from gtp_migrate.unfinished import unfinished
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,12 @@ def work_out(
     """
     outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
     checkouts = surroundings(options.paths)
-    tree = read_tree(surveyed, _in(checkouts), options.maps, always=always)
+    stopped: list[str] = []
+    tree = read_tree(surveyed, _in(checkouts, stopped), options.maps, always=always)
     _note(outcome, surveyed, checkouts, tree)
-    if not tree.recipes:
+    if stopped or not tree.recipes:
+        outcome.problems += map(unfinished, stopped)
+        outcome.left |= bool(stopped)
         return Worked(outcome, None)
     # Also what a recipe inherits from may stand in a NeMo-RL, as in a submodule beside the recipes.
     layers = {layer for recipe in tree.recipes for layer in (recipe, *tree.orders.get(recipe, ()))}
@@ -87,8 +91,9 @@ def work_out(
     return Worked(outcome, stock)
 
 
-def _in(checkouts: Surroundings) -> Iterable[Found]:
-    return (folder.found(name) for folder in discover(checkouts.roots) for name in folder.names)
+def _in(checkouts: Surroundings, stopped: list[str]) -> Iterable[Found]:
+    folders = discover(checkouts.roots, unfinished=lambda path: stopped.append(shorten(path)))
+    return (folder.found(name) for folder in folders for name in folder.names)
 
 
 def _note(outcome: Outcome, surveyed: Survey, checkouts: Surroundings, tree: Tree) -> None:

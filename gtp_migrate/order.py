@@ -67,7 +67,7 @@ def _order_with_circles(first: dict[str, set[str]]) -> list[str]:
     """Each after those it waits for; where some wait for each other, one of them goes first.
 
     That is so where one recipe inherits from two files in one order, and another in the other: none is right
-    for both. A run that is killed between the two leaves a tree of which the next run says so.
+    for both.
     """
     order: list[str] = []
     done: set[str] = set()

@@ -79,7 +79,7 @@ def check_writable(path: str, shown: str) -> None:
     Raises:
         WriteError: the file may not be written, or could not be replaced by one that is like it in all else.
     """
-    with _said(shown), _opened(path, os.O_RDWR) as old, _temporary(path, old) as (_, new):
+    with said(shown), _opened(path, os.O_RDWR) as old, _temporary(path, old) as (_, new):
         _keep_metadata(old, new)
 
 
@@ -88,7 +88,7 @@ def check_unchanged(path: str, shown: str, expected: bytes) -> None:
     Raises:
         WriteError: the file does not hold the expected bytes any more.
     """
-    with _said(shown), _opened(path, os.O_RDONLY) as handle:
+    with said(shown), _opened(path, os.O_RDONLY) as handle:
         if _content(handle) != expected:
             raise _Changed
 
@@ -105,7 +105,7 @@ def write(path: str, shown: str, expected: bytes, new: bytes) -> None:
     Raises:
         WriteError: the file changed, or may not be written. It is as it was, and nothing lies beside it.
     """
-    with _said(shown), _opened(path, os.O_RDWR) as old, _temporary(path, old) as (name, handle):
+    with said(shown), _opened(path, os.O_RDWR) as old, _temporary(path, old) as (name, handle):
         rest = memoryview(new)
         while rest:
             rest = rest[os.write(handle, rest) :]
@@ -114,12 +114,12 @@ def write(path: str, shown: str, expected: bytes, new: bytes) -> None:
         if _content(old) != expected or not _is_at(path, old):
             raise _Changed
         os.replace(name, path)
-        _sync_folder(path)
+        sync_folder(path)
 
 
 @contextlib.contextmanager
-def _said(shown: str) -> Iterator[None]:
-    """Makes a `WriteError` of whatever keeps the file from being written."""
+def said(shown: str) -> Iterator[None]:
+    """Makes a `WriteError` of whatever keeps a file of that name from being written."""
     try:
         yield
     except _Refused as refused:
@@ -342,7 +342,7 @@ def _is_append_only(folder: str) -> bool:
     return False
 
 
-def _sync_folder(path: str) -> None:
+def sync_folder(path: str) -> None:
     """Makes a rename durable, where the file system can be asked to. The file is written either way."""
     with contextlib.suppress(OSError), _folder(os.path.dirname(path) or ".") as handle:
         os.fsync(handle)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
 from gtp_migrate.outcome import Edited, Outcome
-from gtp_migrate.problems import Problem
 from gtp_migrate.streams import Tally, uninterrupted
+from gtp_migrate.unfinished import put_down
 from gtp_migrate.write import WriteError, check_unchanged, check_writable, write
 
 
@@ -29,53 +30,43 @@ def write_all(outcome: Outcome, tally: Tally) -> None:
 
     try:
         for group in outcome.groups:
-            problem = _check(group) or _write_group(group, done)
-            if problem is not None:
-                outcome.problems.append(problem)
+            try:
+                _check(group)
+                with put_down(group) if len(group) > 1 else contextlib.nullcontext():
+                    _write_group(group, done)
+            except WriteError as error:
+                outcome.problems.append(error.problem)
                 outcome.left = True
     finally:
         _only_written(outcome, {edited.path for edited in written})
 
 
-def _check(group: list[Edited]) -> Problem | None:
-    """Why a group cannot be written, before the first of it is."""
-    try:
-        for edited in group:
-            check_writable(edited.path, edited.shown)
-            check_unchanged(edited.path, edited.shown, edited.before)
-    except WriteError as error:
-        return error.problem
-    return None
+def _check(group: list[Edited]) -> None:
+    """Finds what keeps a group from being written, before the first of it is."""
+    for edited in group:
+        check_writable(edited.path, edited.shown)
+        check_unchanged(edited.path, edited.shown, edited.before)
 
 
-def _write_group(group: list[Edited], done: Callable[[Edited], None]) -> Problem | None:
-    """Writes files, those with something to have on the disk meanwhile last; what keeps one from it ends it."""
+def _write_group(group: list[Edited], done: Callable[[Edited], None]) -> None:
+    """Writes files, those with something to have on the disk meanwhile last."""
     last: list[Edited] = []
     for edited in group:
         meanwhile = edited.meanwhile if len(group) > 1 else None
-        if (
-            problem := _write(edited, edited.before, meanwhile or edited.after, None if meanwhile else done)
-        ) is not None:
-            return problem
+        _write(edited, edited.before, meanwhile or edited.after, None if meanwhile else done)
         if meanwhile:
             last.append(edited)
     for edited in last:
         assert edited.meanwhile is not None
-        if (problem := _write(edited, edited.meanwhile, edited.after, done)) is not None:
-            return problem
-    return None
+        _write(edited, edited.meanwhile, edited.after, done)
 
 
-def _write(edited: Edited, before: bytes, after: bytes, done: Callable[[Edited], None] | None) -> Problem | None:
+def _write(edited: Edited, before: bytes, after: bytes, done: Callable[[Edited], None] | None) -> None:
     # What is written and what is noted as written are the same, whoever interrupts.
     with uninterrupted():
-        try:
-            write(edited.path, edited.shown, before, after)
-        except WriteError as error:
-            return error.problem
+        write(edited.path, edited.shown, before, after)
         if done is not None:
             done(edited)
-    return None
 
 
 def _only_written(outcome: Outcome, paths: set[str]) -> None:

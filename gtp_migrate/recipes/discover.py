@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 _SUFFIXES = (".yaml", ".yml")
+#: What a run puts down beside the first file of a group, until it has written the last one.
+UNFINISHED = ".gtp-migrate-unfinished"
 
 
 class Found(NamedTuple):
@@ -50,6 +52,8 @@ def shorten(path: str) -> str:
 Unreadable = Callable[[str, OSError], None]
 #: Called with a link to a folder, and where it leads.
 NotFollowed = Callable[[str, str], None]
+#: Called with what a run has put down that was stopped.
+Unfinished = Callable[[str], None]
 
 
 class Folder(NamedTuple):
@@ -78,6 +82,7 @@ def discover(
     paths: Iterable[str],
     unreadable: Unreadable = lambda *_: None,
     not_followed: NotFollowed = lambda *_: None,
+    unfinished: Unfinished = lambda *_: None,
 ) -> Iterator[Folder]:
     """The recipes in `paths`, each once: a file named itself, a folder's `*.yaml` and `*.yml` at any depth.
 
@@ -88,13 +93,15 @@ def discover(
         paths: files and folders.
         unreadable: told what cannot be listed.
         not_followed: told of links to folders that lead out of the given ones.
+        unfinished: told of every :data:`UNFINISHED` in a folder that is given, or that a given file is in.
 
     Raises:
         OSError: one of the paths does not exist.
     """
     is_folder = {path: os.path.isdir(path) for path in paths}
     inside = tuple(os.path.join(os.path.realpath(path), "") for path in is_folder if is_folder[path])
-    walk = _Walk(inside, unreadable, not_followed)
+    walk = _Walk(inside, unreadable, not_followed, unfinished)
+    looked_at: set[str] = set()
     named: set[str] = set()
     for path in is_folder:
         if is_folder[path]:
@@ -111,6 +118,9 @@ def discover(
             if not is_walked and f"{absolute}/{name}" not in named:
                 named.add(f"{absolute}/{name}")
                 prefix = os.path.join(above, "") if above else ""
+                if absolute not in looked_at and absolute not in walk.done and os.path.lexists(prefix + UNFINISHED):
+                    unfinished(prefix + UNFINISHED)
+                looked_at.add(absolute)
                 yield Folder(
                     prefix, absolute, os.path.realpath(absolute), [name], {name} if os.path.islink(path) else set()
                 )
@@ -129,10 +139,13 @@ class _Below(NamedTuple):
 
 
 class _Walk:
-    def __init__(self, inside: tuple[str, ...], unreadable: Unreadable, not_followed: NotFollowed) -> None:
+    def __init__(
+        self, inside: tuple[str, ...], unreadable: Unreadable, not_followed: NotFollowed, unfinished: Unfinished
+    ) -> None:
         self.inside = inside
         self.unreadable = unreadable
         self.not_followed = not_followed
+        self.unfinished = unfinished
         #: Folders walked, by name.
         self.done: set[str] = set()
         #: Links followed, by where they really are: links to each other would lead to more names than can be walked.
@@ -161,6 +174,8 @@ class _Walk:
                                 folders.append(_Below(prefix + name, *below, each.around))
                         elif entry.name.endswith(_SUFFIXES) and entry.is_file():
                             found.names.append(entry.name)
+                        elif entry.name == UNFINISHED:
+                            self.unfinished(prefix + UNFINISHED)
             except OSError as error:
                 self.unreadable(each.shown, error)
                 continue

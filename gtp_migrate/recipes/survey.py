@@ -36,6 +36,8 @@ class Survey:
     unmatched: tuple[str, ...] = ()
     #: Links to folders outside of the given ones, as shown, and where they lead.
     not_followed: list[tuple[str, str]] = field(default_factory=list)
+    #: What runs have put down that were stopped between two files, each by one name.
+    unfinished: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -106,7 +108,9 @@ def survey(
         what = f"cannot be read ({error.strerror})"
         result.problems.append(Problem(Place(path), what, "make it readable and run again"))
 
-    folders = list(discover(paths, unreadable, lambda *link: result.not_followed.append(link)))
+    stopped: list[str] = []
+    folders = list(discover(paths, unreadable, lambda *link: result.not_followed.append(link), stopped.append))
+    result.unfinished += {os.path.realpath(path): path for path in stopped}.values()
     excluded, result.unmatched = _excluded(exclude, paths, folders) if exclude else (frozenset[str](), ())
     done = 0
     for folder in folders:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gtp_migrate import write as writing
+from gtp_migrate.recipes.discover import UNFINISHED
 from gtp_migrate.write import WriteError, check_unchanged, check_writable, write
 
 from .conftest import Migrate, Ran, run, write_files
@@ -896,6 +897,7 @@ def test_a_disk_that_fills_up_in_the_middle(folder: Path, monkeypatch: pytest.Mo
         failing_at(patched, "base.yaml", OSError(28, "No space left on device"))
         ran = run(folder, ".")
     assert ran.code == 3
+    assert ran.files.pop(UNFINISHED)
     assert ran.files == {"base.yaml": OLD, "child.yaml": CHILD_NEW, "other.yaml": NEW}
     assert [line for line in ran.problems if line.startswith("base.yaml: ")] == ran.problems
     assert "2 settings in 2 files migrated" in ran.stderr
