@@ -13,8 +13,9 @@ def main() -> None:
     """Runs the command with the arguments of the process. Where there is nothing to do, no library for more is
     imported."""
     with guarded_streams() as tally:
-        # What is read stays until the end, and none of it hangs together in circles: looking for those costs a tenth.
-        gc.set_threshold(100_000, 50, 50)
+        # What is read stays until the end, and little of the rest hangs together in circles: looking for those costs
+        # a tenth of the time.
+        gc.set_threshold(1_000_000, 50, 50)
         surveyed = first_look(sys.argv[1:])
         if surveyed is not None and has_nothing(surveyed):
             if not {"-q", "--quiet"} & set(sys.argv):

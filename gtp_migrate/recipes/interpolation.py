@@ -325,10 +325,18 @@ class Resolution:
         waiting = self.holes
         found = list(changed)
         while found:
+            # Most share not even their first key.
+            heads = {path[:1] for path in found}
+            is_open = () in heads
             now = [
                 (path, leaf)
                 for path, leaf in waiting
-                if path in found or any(_meet(target, each) for target in targets(leaf.value, path) for each in found)
+                if path in found
+                or any(
+                    any(_meet(target, each) for each in found)
+                    for target in targets(leaf.value, path)
+                    if is_open or not target or target[:1] in heads
+                )
             ]
             yield from now
             found = [path for path, _ in now]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,16 +120,16 @@ def _read(loader_class: Any, text: str, source: Source) -> Layer:
 
 def _comments(text: str, spans: list[tuple[int, int]]) -> Iterator[str]:
     """What stands behind a `#` between the scalars of a text."""
-    if "#" not in text:
-        return
-    position = 0
-    for start, end in [*spans, (len(text), len(text))]:
-        if start > position and text.find("#", position, start) >= 0:
-            for line in text[position:start].split("\n"):
-                mark = line.find("#")
-                if mark >= 0:
-                    yield line[mark:].strip()
-        position = max(position, end)
+    position = text.find("#")
+    while position >= 0:
+        # The last scalar that begins before it may go on behind it.
+        index = bisect_right(spans, (position, len(text)))
+        end = spans[index - 1][1] if index else 0
+        if end <= position:
+            end = text.find("\n", position)
+            end = end if end >= 0 else len(text)
+            yield text[position:end].strip()
+        position = text.find("#", end)
 
 
 def _yaml_problem(source: Source, error: yaml.YAMLError) -> Problem:

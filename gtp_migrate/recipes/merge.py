@@ -48,14 +48,16 @@ def merge_with_override(base: Merged, child: Merged) -> Merged:
     _merge_into(root, own, (), root, copies)
     if copies:
         return Merged(root, landmarks(root))
-    return Merged(root, _still_there(root, base.landmarks, child.landmarks))
+    return Merged(root, _still_there(root, base.landmarks, child.root, child.landmarks))
 
 
-def _still_there(root: dict[Any, Any], base: Landmarks, child: Landmarks) -> Landmarks:
-    """The landmarks of both that are left after a merge."""
-    holes = {path: leaf for path, leaf in (*base.holes, *child.holes) if at(root, path) is leaf}
-    mappings = [path for path in dict.fromkeys((*base.mappings, *child.mappings)) if type(at(root, path)) is dict]
-    return Landmarks(tuple(holes.items()), tuple(mappings))
+def _still_there(root: dict[Any, Any], base: Landmarks, child: dict[Any, Any], own: Landmarks) -> Landmarks:
+    """The landmarks of both that are left after a merge; what the child has nothing of is as it was."""
+    holes = {path: leaf for path, leaf in base.holes if path[0] not in child or at(root, path) is leaf}
+    holes.update((path, leaf) for path, leaf in own.holes if at(root, path) is leaf)
+    mappings = [path for path in base.mappings if path[0] not in child or type(at(root, path)) is dict]
+    more = [path for path in own.mappings if type(at(root, path)) is dict]
+    return Landmarks(tuple(holes.items()), tuple(dict.fromkeys((*mappings, *more))))
 
 
 def _section(child: dict[Any, Any], key: Any, value: Any) -> Any:

@@ -79,30 +79,32 @@ def landmarks(data: Any) -> Landmarks:
     Raises:
         OverflowError: aliases multiply them beyond all measure.
     """
-    known: dict[int, tuple[list[tuple[KeyPath, Leaf]], list[KeyPath]]] = {}
-
-    def below(node: Any) -> tuple[list[tuple[KeyPath, Leaf]], list[KeyPath]]:
-        if id(node) in known:
-            return known[id(node)]
-        holes: list[tuple[KeyPath, Leaf]] = []
-        mappings: list[KeyPath] = []
-        for key, value in node.items() if type(node) is dict else enumerate(node):
-            if type(value) is Leaf:
-                if value.is_interpolation:
-                    holes.append(((key,), value))
-            elif type(value) is dict or type(value) is list:
-                if key == MEGATRON_CFG and type(value) is dict:
-                    mappings.append((key,))
-                inner = below(value)
-                holes += [((key, *path), leaf) for path, leaf in inner[0]]
-                mappings += [(key, *path) for path in inner[1]]
-                if len(holes) > _MOST_LANDMARKS or len(mappings) > _MOST_LANDMARKS:
-                    raise OverflowError
-        known[id(node)] = (holes, mappings)
-        return holes, mappings
-
-    holes, mappings = below(data)
+    holes, mappings = _landmarks(data, {})
     return Landmarks(tuple(holes), tuple(mappings))
+
+
+_Found = tuple[list[tuple[KeyPath, Leaf]], list[KeyPath]]
+
+
+def _landmarks(node: Any, known: dict[int, _Found]) -> _Found:
+    if id(node) in known:
+        return known[id(node)]
+    holes: list[tuple[KeyPath, Leaf]] = []
+    mappings: list[KeyPath] = []
+    for key, value in node.items() if type(node) is dict else enumerate(node):
+        if type(value) is Leaf:
+            if value.is_interpolation:
+                holes.append(((key,), value))
+        elif type(value) is dict or type(value) is list:
+            if key == MEGATRON_CFG and type(value) is dict:
+                mappings.append((key,))
+            inner = _landmarks(value, known)
+            holes += [((key, *path), leaf) for path, leaf in inner[0]]
+            mappings += [(key, *path) for path in inner[1]]
+            if len(holes) > _MOST_LANDMARKS or len(mappings) > _MOST_LANDMARKS:
+                raise OverflowError
+    known[id(node)] = (holes, mappings)
+    return holes, mappings
 
 
 def graft(old: Any, new: Any) -> Any:
