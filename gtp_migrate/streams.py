@@ -91,7 +91,10 @@ def guarded_streams() -> Iterator[Tally]:
             with contextlib.suppress(_CannotPrintError):
                 sys.stdout.flush()
             sys.stderr.flush()
+            ours = sys.stdout, sys.stderr
             sys.stdout, sys.stderr = before
+            for stream in ours:
+                _give_up(stream)
 
 
 def _then_flush(tally: Tally) -> Iterator[Tally]:
@@ -169,6 +172,13 @@ def _fill_closed_descriptors() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
+def _give_up(stream: TextIO) -> None:
+    """What a stream of ours still holds could not be printed: or it would be tried once more when the stream goes."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    if isinstance(raw, _Descriptor):
+        raw.give_up()
+
+
 def _guarded(stream: TextIO | None, number: int, write: Callable[[int | None, bytes], int]) -> TextIO:
     """The stream with writes of ours below it; a new one where the process was started without it."""
     if stream is None:
@@ -205,6 +215,10 @@ class _Descriptor(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         return self._write(self._number, data)
+
+    def give_up(self) -> None:
+        """From here on what is written is lost."""
+        self._write = lambda _, data: len(data)
 
 
 def _write(number: int | None, data: bytes) -> int:
