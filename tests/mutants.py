@@ -405,6 +405,56 @@ MUTANTS = [
         "for layer in (recipe,)}",
         ("test_target.py", "of_a_parent"),
     ),
+    # -- a run that was stopped --------------------------------------------------------------------------------
+    Mutant(
+        "what is to be written is not put down",
+        "write_all.py",
+        "with put_down(group) if len(group) > 1 else contextlib.nullcontext():",
+        "with contextlib.nullcontext():",
+        ("test_kill.py", "test_stopped_after_each_write"),
+    ),
+    Mutant(
+        "what is put down need not be on the disk",
+        "unfinished.py",
+        "                os.fsync(handle)\n",
+        "",
+        ("test_unfinished.py", "on_the_disk"),
+    ),
+    Mutant(
+        "it is finished where nothing was begun",
+        "unfinished.py",
+        "return left if is_begun else []",
+        "return left",
+        ("test_unfinished.py", "put_back"),
+    ),
+    Mutant(
+        "it is finished over what has changed since",
+        "unfinished.py",
+        "if digest not in entry.passed:",
+        "if False:",
+        ("test_unfinished.py", "changed_since"),
+    ),
+    Mutant(
+        "files that are not given are written too",
+        "unfinished.py",
+        "if each.path not in given]",
+        "if False]",
+        ("test_unfinished.py", "not_given or elsewhere"),
+    ),
+    Mutant(
+        "half a tree is worked out",
+        "cli.py",
+        "    if stopped:\n",
+        "    if False:\n",
+        ("test_unfinished.py", "nothing_may_be_written"),
+    ),
+    Mutant(
+        "half a tree around the given files is worked out",
+        "migrate.py",
+        "if stopped or not tree.recipes:",
+        "if not tree.recipes:",
+        ("test_unfinished.py", "beside_others"),
+    ),
 ]
 
 
@@ -430,6 +480,8 @@ def outcome(mutant: Mutant) -> str:
             "pytest",
             "-q",
             "-x",
+            "-n",
+            "0",
             "-p",
             "no:cacheprovider",
             f"tests/rewriter/{file}",
