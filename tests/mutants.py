@@ -44,7 +44,7 @@ MUTANTS = [
     Mutant(
         "both TPs that are tried are 1",
         "runs/runs.py",
-        "(1 if key == EP else one, other)",
+        "(1 if key == EP else _PRIMES[index], _PRIMES[index + 1])",
         "(1, 1)",
         ("test_proof.py", "without_tp"),
     ),
@@ -136,8 +136,8 @@ MUTANTS = [
     Mutant(
         "nothing can reach the environment",
         "runs/runs.py",
-        "return any(not parse(leaf.value).resolvers <= pure for leaf in leaves)",
-        "return False",
+        "isinstance(node, Leaf) and node.is_interpolation and not parse(node.value).resolvers <= pure",
+        "False",
         ("test_what_varies.py", "follow_the_environment or from_the_environment"),
     ),
     Mutant(
