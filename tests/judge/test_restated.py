@@ -60,7 +60,7 @@ def test_fixtures_and_cases(judge: Judge) -> None:
     recipes = sorted([*FIXTURES.rglob("*.yaml"), *SHARED.joinpath("cases").rglob("*.yaml")])
     differing, count = disagreements(judge, recipes, EACH_WAY)
     assert not differing
-    assert count > 100
+    assert count > 50
 
 
 def test_fixtures_and_cases_where_the_counts_are_typed(typing_judge: Judge) -> None:
@@ -87,19 +87,19 @@ def test_some_of_the_real_tree(judge: Judge) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_random_recipes(judge: Judge, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    recipes = [recipe for number in range(60) for recipe in write_tree(rng, tmp_path / str(number))]
+    recipes = [recipe for number in range(30) for recipe in write_tree(rng, tmp_path / str(number))]
     differing, count = disagreements(judge, recipes, rng.sample(WAYS, 3))
     assert not differing
-    assert count > 100
+    assert count > 50
 
 
 @pytest.mark.parametrize("seed", range(4, 6))
 def test_random_recipes_where_the_counts_are_typed(typing_judge: Judge, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    recipes = [recipe for number in range(60) for recipe in write_tree(rng, tmp_path / str(number))]
+    recipes = [recipe for number in range(30) for recipe in write_tree(rng, tmp_path / str(number))]
     differing, count = disagreements(typing_judge, recipes, rng.sample(WAYS, 3), typed_counts=True)
     assert not differing
-    assert count > 100
+    assert count > 50
 
 
 def test_the_names_that_nemo_rl_types() -> None:
