@@ -303,13 +303,16 @@ def _work_out(options: Options, surveyed: Survey, progress: Progress, stopped: l
 
 
 def _maps(texts: list[str]) -> dict[str, str]:
+    import os
+
     maps = {}
     for text in texts:
         start, equals, end = text.partition("=")
         if not equals or not start or not end:
             _wrong(f"--map {text}: is not FROM=TO; give two folders, as in --map /opt/nemo-rl=.")
-        maps[start] = end
-    return maps
+        maps[os.path.normpath(start)] = os.path.abspath(os.path.expanduser(end))
+    # The longest that fits is meant.
+    return dict(sorted(maps.items(), key=lambda item: -len(item[0])))
 
 
 def _wrong(message: str) -> NoReturn:

@@ -33,7 +33,7 @@ class Options:
     runtime_shim: bool = False
     #: NeMo-RL's own functions have to say the same of every run.
     prove_real: bool = False
-    #: Folders that stand for others in absolute paths of `defaults:`.
+    #: Folders that stand for others in absolute paths of `defaults:`, both normalized, the longest first.
     maps: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -12,12 +12,19 @@ from typing import Any
 from gtp_migrate.forms import Target
 from gtp_migrate.plan.stock import is_pinned
 from gtp_migrate.problems import Place, RecipeError
-from gtp_migrate.recipes.interpolation import Computed, Resolution, Unresolved, entry_of, value_of
+from gtp_migrate.recipes.interpolation import Computed, Lookup, Resolution, Unresolved, entry_of, targets, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, NEW_KEYS, OLD_KEY_TEXT, SETTINGS, TP, KeyPath, dotted
 from gtp_migrate.recipes.layer import Layer
 from gtp_migrate.recipes.values import Leaf, at, raw, same
-from gtp_migrate.runs.models import GENERATION_CFG, MEGATRON_CFG_OVERRIDES, TEACHERS, Model
-from gtp_migrate.runs.runs import Resolved, Runs, World
+from gtp_migrate.runs.models import (
+    GENERATION_CFG,
+    MEGATRON_CFG_OVERRIDES,
+    TEACHERS,
+    Model,
+    algorithms,
+    has_to_have_sizes,
+)
+from gtp_migrate.runs.runs import Resolved, Runs, World, is_built
 from gtp_migrate.runs.topology import ABSENT, Topology, TopologyError, side, topology
 from gtp_migrate.shards import AXES, Axis
 
@@ -145,6 +152,8 @@ class _Comparison:
                 yield self._failure(what, model=new.name, axis=other.axis, entry=entry)
         if not _same_but_settings(_without(old.cfg), _without(new.cfg)):
             yield self._failure(f"{new.name} would differ in more than its shards", model=new.name)
+        if not is_built(self.before.run(self.recipe), old):
+            return
         # A recipe that still gets an old key from a file that is not ours waits for that file, and must mean
         # until then what it means now.
         yield from self._difference(old, new, world, waits=waits)
@@ -206,6 +215,12 @@ class _Comparison:
             return
         after = new.evaluate(path, leaf)
         is_new = before is _NOTHING or path[-1] in NEW_KEYS
+        if path[-1] in NEW_KEYS and not self.before.run(self.recipe).is_started:
+            return  # it is resolved in its heirs
+        if path[-1] in NEW_KEYS and (missing := self._only_assumed(path, leaf)):
+            what = f"{dotted(path)} would not resolve: no file sets {dotted(missing)}, which this run does without"
+            yield self._failure(what, entry=leaf)
+            return
         if isinstance(after, Unresolved):
             if is_new and path[-1] in NEW_KEYS:
                 parent = at(new.root, path[:-2])
@@ -229,6 +244,24 @@ class _Comparison:
         elif not is_new and not _same_but_settings(before, after):
             what = f"{dotted(path)} refers to an old key ({leaf.value})"
             yield self._failure(what, place=leaf.place, todo="give it the value itself and run again", is_dangling=True)
+
+
+    def _only_assumed(self, path: KeyPath, leaf: Leaf) -> KeyPath | None:
+        """What a new value refers to that is only assumed, for a mapping that no command line has to give sizes."""
+        root = self.after.tree.merged(self.recipe).root
+        missing = (target for target in targets(leaf.value, path) if target and not _stands(root, target))
+        for target in missing:
+            models = self.after.resolved(self.recipe, World()).models
+            is_on = any(model.path == target[:-1] and model.is_on for model in models)
+            if not is_on or not has_to_have_sizes(target[:-1], algorithms(root)):
+                return target
+        return None
+
+
+def _stands(root: dict[Any, Any], path: KeyPath) -> bool:
+    """Whether there is something at a path of a merged recipe, or behind a reference on the way."""
+    found = Lookup(root).at(path)
+    return not isinstance(found, Unresolved)
 
 
 def _supplied(world: World) -> str:

@@ -40,7 +40,7 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
     bad = blocked | (by_file.keys() - latest.texts.keys())
     if any(recipe in tree.unknown_parents and tree.files[recipe].given for recipe in planned.blocked):
         bad |= by_file.keys()
-    outcome.problems += [*planned.problems, *latest.unwritable]
+    outcome.problems += [*planned.problems, *latest.unwritable, *_held_up(stock, latest, layers)]
     for failure in (*latest.failures, *more):
         paths = [path for path in layers[failure.recipe] if path in latest.texts]
         is_set_aside = tree.files[failure.recipe].set_aside
@@ -61,6 +61,14 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
     outcome.inherits = inheritance(tree, stock.recipes)
 
 
+def _held_up(stock: Stock, latest: Draft, layers: Mapping[str, list[str]]) -> Iterable[Problem]:
+    """Recipes that were not given and cannot be loaded, where files that would be changed stay as they are for them."""
+    for recipe in sorted(latest.plan.blocked & stock.broken.keys()):
+        if not stock.tree.files[recipe].given and not latest.texts.keys().isdisjoint(layers[recipe]):
+            problem = stock.broken[recipe].problem
+            yield Problem(problem.place, problem.what, f"{problem.todo}; or leave it out with --exclude")
+
+
 def _order(tree: Tree, recipe: str) -> tuple[str, ...]:
     """The layers of a recipe, as far as they can be told where it cannot be loaded."""
     if recipe in tree.orders:
@@ -71,7 +79,7 @@ def _order(tree: Tree, recipe: str) -> tuple[str, ...]:
         here = pending.pop()
         if here not in seen and here in tree.files:
             seen[here] = None
-            pending += tree.parents.get(here, ())
+            pending += (*tree.parents.get(here, ()), *tree.suspects.get(here, ()))
     return tuple(reversed(seen))
 
 

@@ -13,7 +13,7 @@ from gtp_migrate.recipes.survey import Progress
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.models import Kind, Model
-from gtp_migrate.runs.runs import Runs, World
+from gtp_migrate.runs.runs import Runs, World, is_built
 from gtp_migrate.runs.topology import (
     ABSENT,
     Side,
@@ -143,7 +143,7 @@ def take_stock(
         readable.append(recipe)
         for world, resolved in found:
             for model in resolved.models:
-                if not is_pinned(model, pins_copies):
+                if not is_pinned(model, pins_copies) and is_built(runs.run(recipe), model):
                     for use in _uses(recipe, world, model, resolved.resolution.lookup):
                         _enter(settings, use, target)
     order = sorted(settings.values(), key=lambda each: (each.entry.source.shown, each.entry.offset))

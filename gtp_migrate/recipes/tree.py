@@ -6,6 +6,7 @@ Source: `load_config_with_inheritance` in NeMo-RL (`nemo_rl/utils/config.py`).
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -62,6 +63,8 @@ class Tree:
     #: Recipes of which it cannot be told what they inherit.
     unknown_parents: frozenset[str]
     parents: Mapping[str, tuple[str, ...]]
+    #: What a recipe that cannot be loaded may be made of, as far as can be told: its own files, where it can.
+    suspects: Mapping[str, tuple[str, ...]]
     #: The recipes that have a layer with a setting, by name.
     recipes: tuple[str, ...]
     #: What has been read and merged, in this and in other states of the tree; and which layers are others than on the
@@ -207,6 +210,9 @@ class _Reader:
         self.unknown_parents: set[str] = set()
         self.by_real: dict[str, Layer | RecipeError] = {}
         self.parents: dict[str, tuple[str, ...]] = {}
+        self.suspects: dict[str, tuple[str, ...]] = {}
+        #: Parents that are named by an absolute path.
+        self.absolute: set[str] = set()
         self.orders: dict[str, tuple[str, ...]] = {}
         self.broken: dict[str, Problem] = {}
         self.depths: dict[str, int] = {}
@@ -232,6 +238,7 @@ class _Reader:
             self.broken,
             frozenset(self.unknown_parents),
             self.parents,
+            self.suspects,
             tuple(sorted(recipes, key=lambda recipe: self.files[recipe].shown)),
         )
 
@@ -273,19 +280,40 @@ class _Reader:
         folder = os.path.dirname(recipe)
         ids = []
         for path in defaults:
+            plain = os.path.normpath(path) if self.maps else path
             for start, end in self.maps.items():
-                if path == start or path.startswith(start.rstrip("/") + "/"):
-                    path = end.rstrip("/") + path[len(start.rstrip("/")) :]
+                if plain == start or plain.startswith(os.path.join(start, "")):
+                    path = os.path.join(end, plain[len(os.path.join(start, "")) :])
                     break
             ids.append(recipe_id(os.path.join(folder, path)))
+            if os.path.isabs(path):
+                self.absolute.add(ids[-1])
         return tuple(ids)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {}
+        for recipe in self.files:
+            names.setdefault(os.path.basename(recipe), []).append(recipe)
+        return names
+
+    def _may_be(self, parent: str) -> list[str]:
+        """The files that a parent may be where the recipe runs: itself, else those whose paths end like its absolute
+        one, which is another machine's or a container's, for longest."""
+        if parent in self.files:
+            return [parent]
+        if parent not in self.absolute:
+            return []
+        ends = {recipe: _common_end(recipe, parent) for recipe in self._by_name.get(os.path.basename(parent), ())}
+        return [recipe for recipe, length in ends.items() if length == max(ends.values())]
 
     def _concerned(self) -> set[str]:
         """Files that mention a setting, and all that inherit from one, at any distance."""
         children: dict[str, list[str]] = {}
         for recipe in list(self.files):
             for parent in self._likely_parents(recipe):
-                children.setdefault(parent, []).append(recipe)
+                for file in self._may_be(parent):
+                    children.setdefault(file, []).append(recipe)
         # A file that is reached by several names is a recipe by each.
         texts = {file.found.real for file in self.files.values() if file.glance.old or file.glance.new}
         reached = {recipe for recipe, file in self.files.items() if file.found.real in texts}
@@ -373,6 +401,7 @@ class _Reader:
             layer = self._layer(recipe)
         except RecipeError as error:
             self.unreadable[recipe] = self.broken[recipe] = error.problem
+            self.suspects[recipe] = self._likely_parents(recipe)
             if isinstance(error, UnknownParentsError):
                 self.unknown_parents.add(recipe)
             return False
@@ -381,6 +410,7 @@ class _Reader:
         for parent, written in zip(self.parents[recipe], layer.defaults, strict=True):
             if parent not in self.files and not self._take_in(found(parent)):
                 self.broken[recipe] = self._missing_parent(layer, written, parent)
+                self.suspects[recipe] = tuple(file for each in self.parents[recipe] for file in self._may_be(each))
                 return False
         return True
 
@@ -434,3 +464,9 @@ class _Reader:
             return
         self.depths[recipe] = depth
         self.orders[recipe] = (*order, recipe)
+
+
+def _common_end(one: str, other: str) -> int:
+    """How many parts two paths have in common at their ends."""
+    parts = zip(reversed(one.split(os.sep)), reversed(other.split(os.sep)), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], parts))

@@ -76,6 +76,8 @@ class Run:
     resolvers: frozenset[str]
     #: Whether its launcher is known to register those.
     has_resolvers: bool
+    #: False for a file that no launcher starts, but recipes that inherit from it.
+    is_started: bool
     worlds: tuple[World, ...]
     #: Keys whose value the environment, the command line or an unknown resolver has a say in, by the mapping's path.
     open_keys: dict[KeyPath, dict[str, str]] = field(default_factory=dict)
@@ -92,6 +94,11 @@ class Resolved:
     def model(self, name: str) -> Model | None:
         """The model of this name."""
         return next((model for model in self.models if model.name == name), None)
+
+
+def is_built(run: Run, model: Model) -> bool:
+    """Whether a run has the model: not where nobody starts it and it has no TP, so that it is up to its heirs."""
+    return run.is_started or TP in model.cfg
 
 
 class Runs:
@@ -156,12 +163,13 @@ class Runs:
 
     def _work_out(self, recipe: str) -> Run:
         resolvers, is_known = self._resolvers(recipe)
+        is_started = bool(algorithms(self.tree.merged(recipe).root)) or recipe not in self._ingredients()
         plain = World()
         first = self._resolve(recipe, plain, resolvers)
         open_keys = {
             model.path: keys
             for model in first.models
-            if model.kind is Kind.MAPPING and (keys := dict(self._open_keys(first, model)))
+            if model.kind is Kind.MAPPING and (keys := dict(self._open_keys(first, model, is_started)))
         }
         supplies = list(self._supplies(first, open_keys))
         readings = (False, True) if self.tree.is_ambiguous(recipe) else (False,)
@@ -169,7 +177,7 @@ class Runs:
         worlds = tuple(
             World(reading, making, supplied) for supplied in supplies for making in makings for reading in readings
         )
-        run = Run(recipe, resolvers, is_known, worlds, open_keys)
+        run = Run(recipe, resolvers, is_known, is_started, worlds, open_keys)
         if worlds[0] == plain:
             self._resolved[recipe, plain, self.tree.state(recipe)] = first
         return run
@@ -204,7 +212,7 @@ class Runs:
 
     # -- what is open ----------------------------------------------------------------------------------
 
-    def _open_keys(self, resolved: Resolved, model: Model) -> Iterator[tuple[str, str]]:
+    def _open_keys(self, resolved: Resolved, model: Model, is_started: bool) -> Iterator[tuple[str, str]]:
         """Keys of a `megatron_cfg` whose value may be another one in the run, and why."""
         for key in (TP, ETP, EP):
             value = model.cfg.get(key)
@@ -216,7 +224,9 @@ class Runs:
                     yield key, "missing" if is_missing else "environment"
             elif value_of(value) == MISSING:
                 yield key, "missing"
-            elif key == TP and key not in model.cfg and has_to_have_sizes(model.path, algorithms(resolved.tree)):
+            elif key != TP or key in model.cfg or not is_started:
+                continue
+            elif has_to_have_sizes(model.path, algorithms(resolved.tree)):
                 yield key, "absent"
 
     def _supplies(

@@ -81,9 +81,9 @@ def test_every_recipe_runs_as_before(style: str, target: str, tmp_path: Path) ->
             assert after.read_bytes() == before.read_bytes()
             left += [name] if b"gtp_weight_remat_size" in before.read_bytes() else []
             continue
-        assert oracle.topologies(after, typed=typed, tp=6) == oracle.topologies(before, typed=typed, tp=6), name
         assert oracle.old_keys(after) == []
         if name != "shapes/gtp3.yaml":  # an ingredient: nothing starts it by itself
+            assert oracle.topologies(after, typed=typed, tp=6) == oracle.topologies(before, typed=typed, tp=6), name
             oracle.assert_runs_as_before(before, after, typed=typed, tp=6)
     told = {line.split(":")[0].removeprefix("recipes/") for line in ran.problems}
     assert set(left) <= told

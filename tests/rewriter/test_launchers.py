@@ -82,6 +82,33 @@ def test_the_heirs_of_an_ingredient_decide(becomes: Becomes, section: str) -> No
         )
 
 
+@pytest.mark.parametrize(
+    ("heirs", "base", "own"),
+    [
+        ({"dpo": 8, "sft": 8}, "24", {}),
+        ({"dpo": 8, "sft": 4}, "24", {"sft": 12}),
+        ({"grpo": 8, "dpo": 8}, "24", {}),
+        ({"grpo": 8, "ppo": 4}, "${mul:3,${..tensor_model_parallel_size}}", {}),
+    ],
+)
+def test_an_ingredient_without_a_tp(becomes: Becomes, heirs: dict[str, int], base: str, own: dict[str, int]) -> None:
+    """Nobody starts it, so that no TP is to be assumed for it."""
+    before = "policy:\n  megatron_cfg:\n    model_overrides:\n      gtp_weight_remat_size: 3\n"
+    files = {name: by(name, CHILD_WITH_TP.replace("8", str(tp))) for name, tp in heirs.items()}
+    after = {
+        name: by(name, CHILD_WITH_TP.replace("8", str(heirs[name])) + OWN.replace("24", str(number)))
+        for name, number in own.items()
+    }
+    becomes(
+        {"base.yaml": before, **{f"{name}.yaml": text for name, text in files.items()}},
+        {
+            "base.yaml": before.replace("gtp_weight_remat_size: 3", f"tensor_parallel_num_weight_shards: {base}"),
+            **{f"{name}.yaml": text for name, text in after.items()},
+        },
+        proven=False,
+    )
+
+
 def test_one_heir_without_resolvers_is_enough(becomes: Becomes) -> None:
     """Each gets its own number: the base's interpolation would kill the other one at its start."""
     grpo, dpo = by("grpo", CHILD_WITH_TP), by("dpo", CHILD_WITH_TP.replace("8", "2"))

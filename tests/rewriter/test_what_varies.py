@@ -232,6 +232,26 @@ def test_a_recipe_without_megatron_and_a_tp_to_assume(becomes: Callable[..., Any
 
 
 @pytest.mark.launcher("grpo")
+@pytest.mark.parametrize("more", ["enabled: false", ""], ids=["off", "not built"])
+def test_an_assumed_tp_that_nobody_puts_in(becomes: Callable[..., Any], more: str) -> None:
+    """The run needs none there: what refers to it would not load."""
+    name = "policy" if more else "value"
+    before = recipe(3, more).replace("policy", name)
+    if not more:
+        before = "policy: {megatron_cfg: {tensor_model_parallel_size: 1}}\n" + before
+    child = f"defaults: base.yaml\n{name}:\n  megatron_cfg:\n    enabled: true\n    tensor_model_parallel_size: 8\n"
+    after = before.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 6")
+    own = child + "    model_overrides:\n      tensor_parallel_num_weight_shards: 24\n"
+    becomes({"base.yaml": before, "child.yaml": child}, {"base.yaml": after, "child.yaml": own}, "--tp", "2")
+
+
+@pytest.mark.launcher("grpo")
+def test_an_assumed_tp_that_nobody_puts_in_and_an_interpolation(stays: Callable[..., Any]) -> None:
+    ran = stays({"a.yaml": recipe(3, "enabled: false")}, "--tp", "2", "--style", "interpolation")
+    assert "--style literal" in ran.problems[0]
+
+
+@pytest.mark.launcher("grpo")
 def test_a_parent_through_a_link_to_a_folder(migrate: Callable[..., Any], tmp_path: Any) -> None:
     """OmegaConf takes `..` by name: behind the link stands the folder that the link is in."""
     (tmp_path / "work" / "recipes").mkdir(parents=True)
