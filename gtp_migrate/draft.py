@@ -110,7 +110,8 @@ def _needs(stock: Stock, latest: Draft, needs: frozenset[Need]) -> Iterable[Need
     for failure in latest.failures:
         if failure.is_unknown or not failed.isdisjoint(stock.tree.orders[failure.recipe][:-1]):
             continue
-        if failure.is_dangling:
+        if failure.is_dangling or (failure.model is not None and failure.axis is None):
+            # What refers to it misses it; or the policy's overrides come through where an empty one kept them off.
             yield from _husks(stock.tree, failure, latest.plan)
         elif failure.model is not None and failure.axis is not None:
             own = OwnNumber(failure.recipe, failure.model, failure.axis)

@@ -245,7 +245,6 @@ class _Comparison:
             what = f"{dotted(path)} refers to an old key ({leaf.value})"
             yield self._failure(what, place=leaf.place, todo="give it the value itself and run again", is_dangling=True)
 
-
     def _only_assumed(self, path: KeyPath, leaf: Leaf) -> KeyPath | None:
         """What a new value refers to that is only assumed, for a mapping that no command line has to give sizes."""
         root = self.after.tree.merged(self.recipe).root

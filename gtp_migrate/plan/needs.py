@@ -26,7 +26,8 @@ class NoInterpolation:
 
 @dataclass(frozen=True)
 class KeepHusk:
-    """A mapping `model_overrides` that nothing is left of stays: something refers to it."""
+    """A mapping `model_overrides` that nothing is left of stays: something refers to it, or it keeps the policy's off a
+    model that is built from the policy."""
 
     #: The file, behind all links.
     real: str

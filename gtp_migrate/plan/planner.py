@@ -25,10 +25,10 @@ from gtp_migrate.plan.spelling import (
 )
 from gtp_migrate.plan.stock import Setting, Stock
 from gtp_migrate.problems import Place, Problem
-from gtp_migrate.recipes.interpolation import is_one
+from gtp_migrate.recipes.interpolation import entry_of, is_one
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, MODEL_OVERRIDES, KeyPath, dotted
 from gtp_migrate.recipes.values import Leaf
-from gtp_migrate.runs.topology import TopologyError
+from gtp_migrate.runs.topology import ABSENT, TopologyError, side
 
 
 @dataclass(frozen=True)
@@ -251,9 +251,18 @@ class _Planner:
             what = f"{dotted(path)} stands deeper in model_overrides than TP does"
             todo = "write the number of shards there by hand: size × TP, or size × ETP"
             return Refused(what, todo, blocks=False, is_whole=True)
-        recipes = [recipe for recipe, order in self.tree.orders.items() if setting.recipe in order]
-        if not any(recipe in self.stock.recipes for recipe in recipes):
+        if path[-3:-1] == (MEGATRON_CFG, MODEL_OVERRIDES) and isinstance(setting.entry.value, (dict, list)):
+            return Refused("must be a positive integer or null", "correct it and run again")
+        orders = self.tree.orders.items()
+        recipes = [recipe for recipe, order in orders if setting.recipe in order and recipe in self.stock.recipes]
+        if not recipes:
             return None
+        for recipe in recipes:
+            for model in self.stock.runs.resolved(recipe, self.stock.runs.run(recipe).worlds[0]).models:
+                size = side(model.cfg, setting.axis).size
+                if size is not ABSENT and entry_of(size) is None:
+                    what = f"({dotted(path)}) may be what {model.name} gets by a resolver"
+                    return Refused(what, "write the number of shards there by hand: size × TP, or size × ETP")
         return Refused(
             f"({dotted(path)}) is what no model gets",
             "remove it; or, if something gets it by a computed name or is meant to, write the shards there by hand",

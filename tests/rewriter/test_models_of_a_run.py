@@ -275,3 +275,35 @@ def test_generation_in_form_c_has_the_typed_key(migrate: Migrate) -> None:
     ran = migrate({"a.yaml": generating("{tensor_model_parallel_size: 8}")}, *C)
     assert ran.code == 0, ran.stderr
     assert "gtp_weight_remat_size" not in ran.files["a.yaml"]
+
+
+MORE_OF_THE_POLICY = "{masked_softmax_fusion: false, gtp_weight_remat_size: 3}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        opd(
+            "default_teacher_cfg: {tensor_model_parallel_size: 8, "
+            "megatron_cfg_overrides: {model_overrides: {gtp_weight_remat_size: 2}}}",
+            MORE_OF_THE_POLICY,
+        ),
+        opd(
+            "default_teacher_cfg: {tensor_model_parallel_size: 4}\n"
+            "teacher_overrides: {math: {tensor_model_parallel_size: 8, model_overrides: {gtp_weight_remat_size: 2}}}",
+            MORE_OF_THE_POLICY,
+        ),
+        generating("{tensor_model_parallel_size: 4, model_overrides: {gtp_weight_remat_size: 1}}").replace(
+            "gtp_weight_remat_size: 2", "masked_softmax_fusion: false, gtp_weight_remat_size: 2"
+        ),
+        "x: &X {tensor_model_parallel_size: 4, model_overrides: {gtp_weight_remat_size: 1}}\n"
+        + generating("{<<: *X}").replace(
+            "gtp_weight_remat_size: 2", "masked_softmax_fusion: false, gtp_weight_remat_size: 2"
+        ),
+    ],
+    ids=["teacher", "one teacher", "generation", "generation by a shelf"],
+)
+def test_overrides_in_form_c_that_keep_those_of_the_policy_off(becomes_something: Becomes, text: str) -> None:
+    """Nothing is left in them, but without them the model would get the policy's."""
+    ran = becomes_something({"a.yaml": text}, *C)
+    assert "model_overrides: {}" in ran.files["a.yaml"]

@@ -147,4 +147,3 @@ def test_an_heir_that_is_not_given_and_has_lost_a_parent(migrate: Migrate, tmp_p
     assert (ran.code, ran.files) == (3, files)
     assert "h/k.yaml:2:1: inherits from gone.yaml, which cannot be read" in ran.problems[0]
     assert ran.problems[0].endswith("; or leave it out with --exclude")
-

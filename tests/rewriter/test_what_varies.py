@@ -64,6 +64,17 @@ def test_overrides_by_a_resolver_are_not_passed_over(migrate: Callable[..., Any]
     )
     ran = migrate({"a.yaml": text}, "--check")
     assert ran.code == 1, ran.stderr
+    # Who removes it turns GTP off.
+    assert "may be what policy.megatron_cfg gets by a resolver; write" in ran.stderr
+    assert "remove it" not in ran.stderr
+
+
+@pytest.mark.parametrize("size", ["[3]", "{a: 3}", "[]"])
+def test_a_size_that_is_a_container(stays: Callable[..., Any], size: str) -> None:
+    ran = stays({"a.yaml": recipe(size, TP4)})
+    assert ran.problems[0].endswith(
+        ": gtp_weight_remat_size must be a positive integer or null; correct it and run again"
+    )
 
 
 @pytest.mark.launcher("grpo")
