@@ -6,6 +6,7 @@ which says what is right, and once with them.
 
 from __future__ import annotations
 
+import importlib.machinery
 import logging
 import sys
 import types
@@ -139,6 +140,7 @@ def read_in_odd_ways(rank, folders):
     found = {"allowed": answer(rank, *from_gtp, allow_gtp_reshard=True)}
     ranks.groups()
     core = types.ModuleType("megatron.core.tensor_parallel.gtp_ckpt")
+    core.__spec__ = importlib.machinery.ModuleSpec(core.__name__, None)
     sys.modules[core.__name__] = core
     found["a Core that saves in logical order"] = answer(rank, *from_gtp)
     del sys.modules[core.__name__]
