@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from gtp_migrate.shards import AXES
@@ -21,29 +21,22 @@ _MADE = "_gtp_migrate_made"
 
 def before_stripping(original: Original, config_dict: Any, *args: Any, **kwargs: Any) -> Any:
     """``apply_run_config_backward_compat(config_dict)``; its result is broadcast, in plain numbers."""
-    if isinstance(config_dict, Mapping) and "model" in config_dict:
-        config_dict = {**config_dict, "model": marked(config_dict["model"], None)}
-    return original(config_dict, *args, **kwargs)
+    return original(marked(config_dict, None), *args, **kwargs)
 
 
 def read_run_config(original: Original, run_config_filename: Any, *args: Any, **kwargs: Any) -> Any:
     """What Bridge keeps in its cache stays as it is."""
-    run_config = original(run_config_filename, *args, **kwargs)
-    if isinstance(run_config, dict) and "model" in run_config:
-        return {**run_config, "model": marked(run_config["model"], _folder(run_config_filename))}
-    return run_config
+    return marked(original(run_config_filename, *args, **kwargs), _folder(run_config_filename))
 
 
 def from_yaml(original: Original, cls: type, yaml_path: Any, *args: Any, **kwargs: Any) -> Any:
     """The file is read once more: the container knows nothing of a size that the class does not take."""
     container = original(cls, yaml_path, *args, **kwargs)
-    model = getattr(container, "model", None)
     try:
-        section = read_yaml(yaml_path)["model"]
-    except (OSError, ValueError, KeyError, TypeError):  # no plain file: what the config holds has to do
-        section = getattr(model, "__dict__", None)
-    if isinstance(section, Mapping):
-        mark_config(model, section, _folder(yaml_path))
+        recorded = read_yaml(yaml_path)
+    except (OSError, ValueError):  # no plain file: what the config holds has to do
+        recorded = {"model": getattr(getattr(container, "model", None), "__dict__", None)}
+    mark_config(container, recorded, _folder(yaml_path))
     return container
 
 

@@ -62,7 +62,7 @@ def parallel_sizes(config: Any) -> dict[Axis, Any]:
 
 
 def marked(section: Any, checkpoint: str | None) -> Any:
-    """A copy of a serialized model config whose counts are :class:`SavedCount`, nested configs included.
+    """A copy of a serialized config whose counts are :class:`SavedCount`, nested configs included.
 
     A side that records only a GTP size gets the shard count that says the same: Bridge versions that derive the size
     would drop it. Numbers that make no sense stay as they are, with a warning, for Bridge to judge.
