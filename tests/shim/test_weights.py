@@ -17,6 +17,8 @@ from bridge_machine.weights import Mlp
 from torch.distributed.checkpoint import CheckpointException
 
 from gtp_migrate import shim
+from gtp_migrate.shards import DENSE
+from gtp_migrate.shim.weights import Cut, Topology, _wrong
 
 SIZES = [(1, 1), (2, 1), (4, 1), (2, 2), (1, 4)]
 
@@ -212,3 +214,10 @@ def test_metadata_that_cannot_be_read_is_no_reason_to_refuse(tmp_path, caplog):
     with shim.installed(), pytest.raises(CheckpointingException):
         dist_checkpointing.load({}, str(tmp_path))
     assert [record.levelno for record in caplog.records if record.name == "gtp_migrate.shim"] == [logging.WARNING]
+
+
+def test_a_weight_that_cannot_be_told_hides_none_that_is_wrong():
+    fc2, odd, gated = Cut(2, 2, 8, 20), Cut(7, 1, 40, 8), Cut(8, 1, 40, 8)
+    layers = {"a.linear_fc2.weight": fc2, "a.linear_fc1.weight": odd, "b.linear_fc2.weight": fc2}
+    layers["b.linear_fc1.weight"] = gated
+    assert _wrong(layers, Topology(1, 1), "a checkpoint", DENSE, {}) == Topology(2, 2)
