@@ -18,7 +18,7 @@ from torch.distributed.checkpoint import CheckpointException
 
 from gtp_migrate import shim
 from gtp_migrate.shards import DENSE
-from gtp_migrate.shim.weights import Cut, Topology, _wrong
+from gtp_migrate.shim.weights import Cut, Topology, _refuse, _wrong
 
 SIZES = [(1, 1), (2, 1), (4, 1), (2, 2), (1, 4)]
 
@@ -221,3 +221,13 @@ def test_a_weight_that_cannot_be_told_hides_none_that_is_wrong():
     layers = {"a.linear_fc2.weight": fc2, "a.linear_fc1.weight": odd, "b.linear_fc2.weight": fc2}
     layers["b.linear_fc1.weight"] = gated
     assert _wrong(layers, Topology(1, 1), "a checkpoint", DENSE, {}) == Topology(2, 2)
+
+
+def test_a_core_that_reads_the_logical_order_is_said_nothing_of_whole_weights(monkeypatch, caplog):
+    core = types.ModuleType("megatron.core.tensor_parallel.gtp_ckpt")
+    core.__spec__ = importlib.machinery.ModuleSpec(core.__name__, None)
+    monkeypatch.setitem(sys.modules, core.__name__, core)
+    _refuse("a checkpoint", DENSE, Topology(2, 1), Topology(2, 2))
+    assert caplog.records == []
+    _refuse("a checkpoint", DENSE, Topology(2, 2), Topology(2, 1))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
