@@ -1,11 +1,8 @@
 """A checkpoint's shard counts never outlive its parallel sizes: hooks into Megatron-Bridge, Core and NeMo-RL.
 
-A model config that Bridge loads from a checkpoint carries the shard counts of the run that saved it. With
-:func:`install`, a side (dense by TP, expert by ETP) whose parallel size differs at ``finalize()`` from the saved one
-has its loaded count reset; what the run sets itself after loading wins. Where weights are read, a load that is
-known to give scrambled weights raises :class:`GTPReshardError`.
-
-Importing this package imports neither torch nor Bridge. The hooks are listed in :mod:`gtp_migrate.shim.hooks`.
+With :func:`install`, a side (dense by TP, expert by ETP) whose parallel size differs at ``finalize()`` from the saved
+one has its loaded count reset; what the run sets itself after loading wins. Where weights are read, a load that is
+known to give scrambled weights raises :class:`GTPReshardError`. Importing this imports neither torch nor Bridge.
 """
 
 from __future__ import annotations
@@ -13,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gtp_migrate.shim import options
 from gtp_migrate.shim.hooks import INSTALLATION
+from gtp_migrate.shim.install import asked, said
 from gtp_migrate.shim.reset import reset_weight_shards
 from gtp_migrate.shim.weights import GTPReshardError
 
@@ -31,8 +28,8 @@ def install(*, allow_gtp_reshard: bool | None = None) -> None:
             said, else the environment variable GTP_MIGRATE_ALLOW_RESHARD decides.
     """
     with INSTALLATION.lock:
-        before = options.asked.pop(install, None)
-        options.asked[install] = before if allow_gtp_reshard is None else allow_gtp_reshard
+        before = asked.pop(install, None)
+        asked[install] = before if allow_gtp_reshard is None else allow_gtp_reshard
     INSTALLATION.put_on()
 
 
@@ -42,8 +39,8 @@ def uninstall() -> None:
     A config loaded meanwhile and not finalized yet has its counts as Bridge loaded them.
     """
     with INSTALLATION.lock:
-        options.asked.clear()
-        options.said.clear()
+        asked.clear()
+        said.clear()
         INSTALLATION.take_off()
 
 
@@ -55,12 +52,12 @@ def installed(*, allow_gtp_reshard: bool | None = None) -> Iterator[None]:
     """
     asking = object()
     with INSTALLATION.lock:
-        options.asked[asking] = allow_gtp_reshard
+        asked[asking] = allow_gtp_reshard
     try:
         INSTALLATION.put_on()
         yield
     finally:
         with INSTALLATION.lock:
-            options.asked.pop(asking, None)
-            if not options.asked:
+            asked.pop(asking, None)
+            if not asked:
                 INSTALLATION.take_off()

@@ -1,4 +1,4 @@
-"""Putting hooks on and taking them off: on what is imported, and on the rest once it is.
+"""Putting hooks on and taking them off: on what is imported, and on the rest once it is; and what is said of it.
 
 With the standard library alone: a worker's environment has what its own work needs, and no more.
 """
@@ -7,12 +7,39 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gtp_migrate.shim.options import logger
+ALLOW_RESHARD = "GTP_MIGRATE_ALLOW_RESHARD"
+logger = logging.getLogger("gtp_migrate.shim")
+#: Who asked for the hooks, and whether they allow a reshard; None leaves it to whoever asked before.
+asked: dict[object, bool | None] = {}
+said: set[str] = set()
+
+
+def allow_gtp_reshard() -> bool:
+    """Whether weights known to come out in the wrong order are read all the same, with a warning: as whoever asked
+    last for the hooks said, else by the environment."""
+    opinions = [opinion for opinion in list(asked.values()) if opinion is not None]
+    flag = os.environ.get(ALLOW_RESHARD, "").strip().lower() not in ("", "0", "false", "no", "off")
+    return opinions[-1] if opinions else flag
+
+
+def warn_once(message: str) -> None:
+    """Log ``message`` as a WARNING, which plain Python and NeMo-RL show: once a process, on rank 0 only."""
+    distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
+    try:
+        up = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        rank = distributed.get_rank() if up else int(os.environ.get("RANK") or 0)
+    except Exception:  # torch half imported in another thread: better said twice than not at all
+        rank = 0
+    if rank == 0 and message not in said:
+        said.add(message)
+        logger.warning(message)
 
 
 class Hook(NamedTuple):
@@ -23,10 +50,6 @@ class Hook(NamedTuple):
     #: Called as ``hook(original, *args, **kwargs)``, self and cls included.
     hook: Callable[..., Any]
     why: str
-    #: Bridge's version, unless another is named; 0.6.2 is the oldest that this was read in.
-    since: str = "0.6.2"
-    #: Empty: the newest has it.
-    until: str = ""
 
     @property
     def module(self) -> str:
@@ -40,21 +63,20 @@ class Installation:
     def __init__(self, hooks: tuple[Hook, ...]) -> None:
         self.on = False
         self.lock = threading.RLock()
-        self._hooks = hooks
-        self._modules = {hook.module for hook in hooks}
+        self._hooks = {one.module: [hook for hook in hooks if hook.module == one.module] for one in hooks}
         self._originals: dict[Any, Any] = {}  # by their wrappers
         self._places: dict[tuple[Any, str], Any] = {}  # the wrapper at each
 
     def put_on(self) -> None:
         """Hook what is imported, and the rest once it is; what is hooked already stays as it is."""
-        for name in self._modules:
+        for name in self._hooks:
             if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
                 importlib.import_module(name)  # another thread is at it: wait, before taking the lock it may need
         with self.lock:
             if not self.on:
                 self.on = True
                 sys.meta_path.insert(0, self)
-            for name in self._modules:
+            for name in self._hooks:
                 self._hook_module(name)
 
     def take_off(self) -> None:
@@ -71,7 +93,7 @@ class Installation:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """What the finders behind this one find, with the hooks put on once it is executed, by a reload too."""
         finders = iter(list(sys.meta_path))
-        if name in self._modules and self in finders:
+        if name in self._hooks and self in finders:
             for finder in finders:
                 spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
                 if spec is not None:
@@ -87,19 +109,18 @@ class Installation:
                 self._hook_module(module.__name__)
 
     def _hook_module(self, name: str) -> None:
-        for hook in self._hooks if sys.modules.get(name) else ():
-            if hook.module == name:
-                *path, attribute = hook.target.partition(":")[2].split(".")
-                owner: Any = sys.modules[name]
-                for step in path:
-                    owner = getattr(owner, step, None)
-                if owner is None or not self.wrap(owner, attribute, hook.hook):
-                    logger.debug("skipped: there is no %s here", hook.target)
+        for hook in self._hooks[name] if sys.modules.get(name) else ():
+            *path, attribute = hook.target.partition(":")[2].split(".")
+            owner: Any = sys.modules[name]
+            for step in path:
+                owner = getattr(owner, step, None)
+            if not self.wrap(owner, attribute, hook.hook):
+                logger.debug("skipped: there is no %s here", hook.target)
 
     def wrap(self, owner: Any, name: str, hook: Callable[..., Any]) -> bool:
         """Wrap ``owner``'s own function ``name``, once; False where it has none."""
         with self.lock:
-            found = vars(owner).get(name)
+            found = getattr(owner, "__dict__", {}).get(name)
             if not callable(found) and not isinstance(found, classmethod):
                 return False
             original = self._originals.get(found, found)  # an import may have bound a wrapper
@@ -107,8 +128,7 @@ class Installation:
             wrapper = wrapper or self._wrapper(original, hook)
             self._originals[wrapper] = original
             self._places[owner, name] = wrapper
-            if found is not wrapper:
-                setattr(owner, name, wrapper)
+            setattr(owner, name, wrapper)
             return True
 
     def _wrapper(self, original: Any, hook: Callable[..., Any]) -> Any:

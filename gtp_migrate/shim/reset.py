@@ -62,12 +62,11 @@ def model_section(run_config: Any) -> Mapping[str, Any]:
 def _run_config_path(checkpoint: Path) -> Path:
     if checkpoint.is_file():
         return checkpoint
-    iterations = {int(f.name[5:]): f for f in checkpoint.glob("iter_*") if f.name[5:].isdecimal()}
-    numbers = sorted(iterations, reverse=True)
-    with suppress(OSError, ValueError):  # nobody says which: the newest one that is whole
+    folders = sorted(checkpoint.glob("iter_*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)
+    with suppress(OSError, ValueError):  # else nobody says which: the newest one that is whole
         finished = int((checkpoint / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8"))
-        numbers = [number for number in numbers if number == finished]
-    for folder in (checkpoint, *(iterations[number] for number in numbers)):
+        folders = [checkpoint / f"iter_{finished:07d}"]
+    for folder in (checkpoint, *folders):
         if (folder / RUN_CONFIG).is_file():
             return folder / RUN_CONFIG
     raise FileNotFoundError(f"{checkpoint}: no {RUN_CONFIG} in it nor in its last finished iter_… folder")

@@ -1,55 +1,39 @@
 """A count that knows where it belongs: what a checkpoint recorded, as an int that carries its parallel size.
 
-Where Bridge reads a ``run_config.yaml``, each recorded shard count and GTP size becomes a :class:`SavedCount`: the
-number it was for whoever computes, compares, prints or saves it, which goes wherever the number goes, through
-``dataclasses.replace``, copies, pickles and providers built anew by hand. :func:`decide`, called when a config is
-finalized, keeps it where this run has the parallel size it was saved with and resets it where not. A number
-that is none of these was set by this run, and stays.
+Where Bridge reads a ``run_config.yaml``, each recorded shard count and GTP size becomes a :class:`SavedCount`, which
+goes wherever the number goes: through ``dataclasses.replace``, copies, pickles and providers built anew by hand.
+:func:`decide` keeps it where this run has the parallel size it was saved with and resets it where not. A number that
+is none of these was set by this run, and stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from gtp_migrate import shards as rule
 from gtp_migrate.shards import AXES, DENSE, EXPERT, Axis, ShardsError
-from gtp_migrate.shim.options import warn_once
-
-
-class Origin(NamedTuple):
-    """Where a count belongs."""
-
-    #: TP or effective ETP of the run that saved it.
-    parallel_size: int
-    #: The checkpoint's folder, for messages.
-    checkpoint: str
-    #: Whether the checkpoint recorded a GTP size beside the count.
-    has_size: bool
+from gtp_migrate.shim.install import warn_once
 
 
 class SavedCount(int):
-    """A recorded number and its origin."""
+    """A recorded number and its ``origin``: the TP or effective ETP of the run that saved it, the checkpoint's folder
+    for messages, and whether the checkpoint recorded a GTP size beside the count."""
 
-    origin: Origin
+    origin: tuple[int, str, bool]
 
-    def __new__(cls, value: int, origin: Origin) -> SavedCount:
-        self = super().__new__(cls, value)
-        self.origin = origin
+    def __new__(cls, number_and_origin: tuple[int, tuple[int, str, bool]]) -> SavedCount:
+        self = super().__new__(cls, number_and_origin[0])
+        self.origin = number_and_origin[1]
         return self
-
-    def __deepcopy__(self, memo: Any = None) -> SavedCount:
-        return self
-
-    __copy__ = __deepcopy__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Rebuilt by :func:`rebuild` if it is there; without this package by itemgetter(0): the plain number."""
+        """Rebuilt by this class if it is there; without this package by itemgetter(0): the plain number."""
         import pydoc  # its locate() gives None for what cannot be imported
 
         module = _ThereAndThen(pydoc.locate, __name__)
-        return _ThereAndThen(getattr, module, "rebuild", itemgetter(0)), ((int(self), *self.origin),)
+        return _ThereAndThen(getattr, module, "SavedCount", itemgetter(0)), ((int(self), self.origin),)
 
 
 class _ThereAndThen:
@@ -58,16 +42,12 @@ class _ThereAndThen:
     def __init__(self, function: Any, *args: Any) -> None:
         self._call = function, args
 
-    def __call__(self) -> Any:
-        """pickle wants to see something callable, and never calls it here."""
+    def __call__(self, number_and_origin: Any) -> SavedCount:
+        """As copy does, which takes nothing apart; pickle only wants to see something callable."""
+        return SavedCount(number_and_origin)
 
     def __reduce__(self) -> Any:
         return self._call
-
-
-def rebuild(parts: tuple[int, int, str, bool]) -> SavedCount:
-    """A :class:`SavedCount` out of a pickle."""
-    return SavedCount(parts[0], Origin(*parts[1:]))
 
 
 def parallel_sizes(config: Any) -> dict[Axis, Any]:
@@ -75,16 +55,14 @@ def parallel_sizes(config: Any) -> dict[Axis, Any]:
 
     Bridge's classes (those with ``finalize``) and serialized configs take ETP 1 where EP > 1, Core's take TP.
     """
-    names = DENSE.parallel_size, EXPERT.parallel_size, "expert_model_parallel_size"
-    found = config if isinstance(config, Mapping) else {name: getattr(config, name, None) for name in names}
-    tp, etp, ep = (found.get(name) for name in names)
-    tp = tp or 1
+    get: Any = config.get if isinstance(config, Mapping) else lambda name: getattr(config, name, None)
+    tp, etp, ep = get(DENSE.parallel_size) or 1, get(EXPERT.parallel_size), get("expert_model_parallel_size")
     bridge = isinstance(config, Mapping) or hasattr(config, "finalize")
     return {DENSE: tp, EXPERT: rule.expert_parallel_size(etp, ep if bridge and isinstance(ep, int) else 1, tp)}
 
 
 def marked(section: Any, checkpoint: str | None) -> Any:
-    """A copy of a serialized model config whose counts are :class:`SavedCount`, nested configs included.
+    """A copy of a serialized config whose counts are :class:`SavedCount`, nested configs included.
 
     A side that records only a GTP size gets the shard count that says the same: Bridge versions that derive the size
     would drop it. Numbers that make no sense stay as they are, with a warning, for Bridge to judge.
@@ -105,11 +83,11 @@ def marked(section: Any, checkpoint: str | None) -> Any:
         except ShardsError as error:
             warn_once(f"{checkpoint or 'a checkpoint'}: its {axis.name} side is left as loaded: {error}")
             continue
-        origin = Origin(parallel_size, checkpoint or "", axis.gtp_size in section)
+        origin = parallel_size, checkpoint or "", axis.gtp_size in section
         section[axis.num_weight_shards] = shards
         for name in (axis.num_weight_shards, axis.gtp_size) if checkpoint else ():
             if isinstance(section.get(name), int):
-                section[name] = SavedCount(section[name], origin)
+                section[name] = SavedCount((section[name], origin))
     return section
 
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gtp_migrate.shards import DENSE, EXPERT, Axis
-from gtp_migrate.shim import options
+from gtp_migrate.shim.install import ALLOW_RESHARD, allow_gtp_reshard, warn_once
 from gtp_migrate.shim.reset import RUN_CONFIG, model_section, read_yaml
 from gtp_migrate.shim.saved import parallel_sizes
 
@@ -57,27 +57,22 @@ class Cut(NamedTuple):
     columns: int
 
 
-class _UnknownError(Exception):
-    """It cannot be told how weights were cut; the message says why."""
-
-
-def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``dist_checkpointing.load(sharded_state_dict, checkpoint_dir, …)``.
+def load(original: Callable[..., Any], sharded_state_dict: Any, checkpoint_dir: Any, *args: Any, **kwargs: Any) -> Any:
+    """``dist_checkpointing.load``.
 
     Raises:
         GTPReshardError: rows would come out in the wrong order, and nobody said to read them anyway.
     """
-    asked = args[0] if args else kwargs.get("sharded_state_dict")
-    checkpoint = str(args[1] if len(args) > 1 else kwargs.get("checkpoint_dir"))
-    wrong = []
+    checkpoint, wrong = str(checkpoint_dir), []
     try:
         for axis, weights, here in _sides(checkpoint):
-            wrong += [(axis, there, here) for there in _wrong(weights, here, checkpoint, axis, asked)]
+            if there := _wrong(weights, here, checkpoint, axis, sharded_state_dict):
+                wrong.append((axis, there, here))
     except Exception as error:  # no load that works may fail by looking
-        options.warn_once(_CANNOT_TELL.format(checkpoint, error))
+        warn_once(_CANNOT_TELL.format(checkpoint, error))
     for axis, there, here in wrong:
         _refuse(checkpoint, axis, there, here)
-    return original(*args, **kwargs)
+    return original(sharded_state_dict, checkpoint_dir, *args, **kwargs)
 
 
 def _refuse(checkpoint: str, axis: Axis, there: Topology, here: Topology) -> None:
@@ -96,13 +91,13 @@ def _refuse(checkpoint: str, axis: Axis, there: Topology, here: Topology) -> Non
     message = (
         f"{checkpoint} {case}: its {axis.name} weights are cut by {axis.abbreviation} {there}, this run's by "
         f"{axis.abbreviation} {here}. Fused or padded rows would come out in the wrong order, without an error. Ways "
-        f"out: {ways}; {options.ALLOW_RESHARD}=1 (gtp-shim --allow-reshard) reads it all the same."
+        f"out: {ways}; {ALLOW_RESHARD}=1 (gtp-shim --allow-reshard) reads it all the same."
     )
-    if _LOGICAL_ORDER in sys.modules or importlib.util.find_spec(_LOGICAL_ORDER) is not None:
+    if importlib.util.find_spec(_LOGICAL_ORDER) is not None:
         if there.gtp_size > 1:  # else this Core reads it right
-            options.warn_once(f"{checkpoint}: its {axis.name} weights are cut by {there} in an order of their own")
-    elif options.allow_gtp_reshard():
-        options.warn_once(f"{message} Read anyway, as asked for.")
+            warn_once(f"{checkpoint}: its {axis.name} weights are cut by {there} in an order of their own")
+    elif allow_gtp_reshard():
+        warn_once(f"{message} Read anyway, as asked for.")
     else:
         raise GTPReshardError(message)
 
@@ -135,7 +130,7 @@ def _group_size(name: str) -> int:
         return 1
 
 
-def _wrong(weights: dict[str, Cut], here: Topology, checkpoint: str, axis: Axis, asked: Any) -> Iterator[Topology]:
+def _wrong(weights: dict[str, Cut], here: Topology, checkpoint: str, axis: Axis, asked: Any) -> Topology | None:
     """How the weights that would come out wrong were cut, if there are any."""
     layers = {
         m[1]: Topology(c.column_pieces, c.row_pieces) for k, c in weights.items() if (m := _ROW_PARALLEL.match(k))
@@ -146,22 +141,24 @@ def _wrong(weights: dict[str, Cut], here: Topology, checkpoint: str, axis: Axis,
             try:
                 there = layers.get(match[1]) or _topology(weights, set(layers.values()), checkpoint, axis)
                 order = _order(match, cut.row_pieces, there)
-            except _UnknownError as error:
+            except LookupError as error:
                 unknown = error
                 continue
             if order not in (None, here) and max(order.gtp_size, here.gtp_size) > 1:
-                yield order
-                return
+                return order
     for there in set(layers.values()) - {here}:
         if any(size.gtp_size > 1 and size.parallel_size > 1 for size in (there, here)) and _padded(weights, asked):
-            yield there
-            return
+            return there
     if unknown is not None:
-        options.warn_once(_CANNOT_TELL.format(checkpoint, unknown))
+        warn_once(_CANNOT_TELL.format(checkpoint, unknown))
+    return None
 
 
 def _order(fused: re.Match[str], pieces: int, there: Topology) -> Topology | None:
-    """The topology that the rows were put in order for, GTP size 1 for the logical order; None: any reads them."""
+    """The topology that the rows were put in order for, GTP size 1 for the logical order; None: any reads them.
+
+    LookupError, here and below: it cannot be told.
+    """
     fc1, parts = fused[2] == "linear_fc1", 1 if fused[3] else 2
     if pieces == parts * there.parallel_size * there.gtp_size:
         return there if fc1 or there.gtp_size > 1 else None
@@ -169,7 +166,7 @@ def _order(fused: re.Match[str], pieces: int, there: Topology) -> Topology | Non
         return Topology(there.parallel_size, 1) if fc1 else None
     if pieces == there.parallel_size * there.gtp_size:
         return None  # not gated (with GTP size 2 it may be fused in logical order: then, too, all but GTP reads it)
-    raise _UnknownError(f"{fused.string} is cut into {pieces} pieces, other weights by {there}")
+    raise LookupError(f"{fused.string} is cut into {pieces} pieces, other weights by {there}")
 
 
 def _topology(weights: dict[str, Cut], others: set[Topology], checkpoint: str, axis: Axis) -> Topology:
@@ -179,11 +176,11 @@ def _topology(weights: dict[str, Cut], others: set[Topology], checkpoint: str, a
     try:
         section = model_section(read_yaml(os.path.join(checkpoint, RUN_CONFIG)))
     except (OSError, ValueError):
-        raise _UnknownError(f"no row-parallel weight, and no {RUN_CONFIG} that says {axis.abbreviation}") from None
+        raise LookupError(f"no row-parallel weight, and no {RUN_CONFIG} that says {axis.abbreviation}") from None
     pieces = {cut.row_pieces for key, cut in weights.items() if _COLUMN_PARALLEL.match(key)}
     gtp_size, rest = divmod(max(pieces, default=0), parallel_sizes(section)[axis])
     if len(pieces) != 1 or rest or not gtp_size:
-        raise _UnknownError("no weight tells how rows were cut")
+        raise LookupError("no weight tells how rows were cut")
     return Topology(parallel_sizes(section)[axis], gtp_size)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from megatron.bridge.models import transformer_config
 from megatron.bridge.models.gpt_provider import GPTModelProvider
 from megatron.bridge.training.config import ConfigContainer
+from megatron.training.config.container import ConfigContainerBase
 from megatron.training.models.gpt import GPTModelConfig
 
 from bridge_machine import new_bridge, released
@@ -64,6 +66,13 @@ def container(model: Any) -> ConfigContainer:
         ddp=None,
         dist=None,
     )
+
+
+@dataclass
+class NoModel(ConfigContainerBase):
+    """Another config that is read and written as a run's is."""
+
+    number: int = 1
 
 
 def save(model: Any, folder: Path, **raw: Any) -> str:

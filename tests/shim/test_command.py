@@ -90,7 +90,7 @@ def test_nothing_is_imported_where_no_bridge_is(tmp_path):
 def test_where_the_shim_cannot_be_loaded_the_command_goes_on(fake_bridge, tmp_path):
     broken = tmp_path / "tool" / "gtp_migrate"
     shutil.copytree(PACKAGE, broken)
-    (broken / "shim" / "options.py").write_text("import nowhere\n")
+    (broken / "shim" / "install.py").write_text("import nowhere\n")
     start = [sys.executable, str(broken / "shim" / "run.py")]
     (broken / "shim" / "run.py").write_text((PACKAGE / "shim" / "run.py").read_text() + "\nraise SystemExit(main())\n")
     environment = {**os.environ, "PYTHONPATH": str(fake_bridge)}

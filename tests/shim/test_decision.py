@@ -10,6 +10,7 @@ import yaml
 from bridge_machine import checkpoints
 from bridge_machine.checkpoints import MODEL, save
 from megatron.bridge.training.model_load_save import load_model_config
+from megatron.core.model_parallel_config import ModelParallelConfig
 
 from gtp_migrate import shim
 
@@ -79,6 +80,14 @@ class TestResetWeightShards:
         config = loaded(folder, 8)
         assert shim.reset_weight_shards(config, folder)["tensor_parallel_num_weight_shards"] == (12, None)
         assert config.transformer.tensor_parallel_num_weight_shards is None
+
+    def test_cores_own_class_takes_tp_for_etp(self):
+        config = ModelParallelConfig(tensor_model_parallel_size=2, expert_model_parallel_size=2)
+        config.expert_tensor_parallel_size = None
+        config.expert_tensor_parallel_num_weight_shards = 3
+        sizes = {"expert_tensor_parallel_size": 1, "expert_model_parallel_size": 2}
+        changed = shim.reset_weight_shards(config, {"model": {**sizes, "expert_tensor_parallel_num_weight_shards": 3}})
+        assert changed == {"expert_tensor_parallel_num_weight_shards": (3, None)}
 
     @pytest.mark.parametrize("shards", NONSENSE)
     def test_nonsense_stays_with_a_warning(self, folder, shards, caplog):

@@ -122,6 +122,7 @@ def read_with_a_newer_core(rank, folder):
 
     name = "megatron.core.tensor_parallel.gtp_ckpt"
     sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
     shim.install()
     gpt.on_cpu()
     config, _ = load_model_config(folder)

@@ -127,6 +127,26 @@ def test_an_unreadable_run_config_fails_as_it_did(tmp_path, text, through):
         assert outcome(str(tmp_path), 8, through) == without
 
 
+def not_here(path):
+    raise FileNotFoundError(path)
+
+
+def test_a_run_config_that_is_no_plain_file(bridge, tmp_path, monkeypatch, hooked):
+    """Bridge reads from object stores too: what the config holds is what was recorded."""
+    provider = bridge.provider(**MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12)
+    folder = save(provider, tmp_path)
+    monkeypatch.setattr("gtp_migrate.shim.hooks.read_yaml", not_here)
+    assert [outcome(folder, tp, "from_yaml")[:2] for tp in (4, 8)] == [(12, 3), (None, 1)]
+
+
+def test_a_container_without_a_model(tmp_path, monkeypatch, hooked):
+    path = str(tmp_path / "config.yaml")
+    checkpoints.NoModel(number=3).to_yaml(path)
+    assert checkpoints.NoModel.from_yaml(path) == checkpoints.NoModel(number=3)
+    monkeypatch.setattr("gtp_migrate.shim.hooks.read_yaml", not_here)
+    assert checkpoints.NoModel.from_yaml(path) == checkpoints.NoModel(number=3)
+
+
 def test_two_checkpoints_read_before_either_config_is_made(bridge, tmp_path, hooked):
     read = []
     for tp, shards in ((4, 12), (2, 4)):

@@ -167,7 +167,8 @@ def test_one_side_set_by_override_leaves_the_other_the_checkpoints(bridge, tmp_p
         assert expert == right
 
 
-def test_the_size_set_on_released_bridge_wins_over_the_loaded_shards(tmp_path, hooked):
+@pytest.mark.parametrize("size", [2, 1])  # 1 is the class's own default too
+def test_the_size_set_on_released_bridge_wins_over_the_loaded_shards(tmp_path, size, hooked):
     provider = checkpoints.RELEASED.provider(
         **MODEL, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12
     )
@@ -175,12 +176,12 @@ def test_the_size_set_on_released_bridge_wins_over_the_loaded_shards(tmp_path, h
     for tp in (4, 2, 8):
         config, _ = load_model_config(folder)
         config.tensor_model_parallel_size = tp
-        config.gtp_weight_remat_size = 2
+        config.gtp_weight_remat_size = size
         config.finalize()
-        assert counts(config) == (None, 2)
+        assert counts(config) == (None, size)
 
         config, _ = load_model_config(folder)
-        assert counts(nemo_rl.set_up(config, {"gtp_weight_remat_size": 2}, tp=tp)) == (None, 2)
+        assert counts(nemo_rl.set_up(config, {"gtp_weight_remat_size": size}, tp=tp)) == (None, size)
 
 
 def test_a_provider_that_sets_shards_in_its_own_finalize_wins(tmp_path, bridge, hooked):

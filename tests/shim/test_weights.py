@@ -6,6 +6,7 @@ which says what is right, and once with them.
 
 from __future__ import annotations
 
+import importlib.machinery
 import logging
 import sys
 import types
@@ -16,6 +17,8 @@ from bridge_machine.weights import Mlp
 from torch.distributed.checkpoint import CheckpointException
 
 from gtp_migrate import shim
+from gtp_migrate.shards import DENSE
+from gtp_migrate.shim.weights import Cut, Topology, _refuse, _wrong
 
 SIZES = [(1, 1), (2, 1), (4, 1), (2, 2), (1, 4)]
 
@@ -139,6 +142,7 @@ def read_in_odd_ways(rank, folders):
     found = {"allowed": answer(rank, *from_gtp, allow_gtp_reshard=True)}
     ranks.groups()
     core = types.ModuleType("megatron.core.tensor_parallel.gtp_ckpt")
+    core.__spec__ = importlib.machinery.ModuleSpec(core.__name__, None)
     sys.modules[core.__name__] = core
     found["a Core that saves in logical order"] = answer(rank, *from_gtp)
     del sys.modules[core.__name__]
@@ -210,3 +214,20 @@ def test_metadata_that_cannot_be_read_is_no_reason_to_refuse(tmp_path, caplog):
     with shim.installed(), pytest.raises(CheckpointingException):
         dist_checkpointing.load({}, str(tmp_path))
     assert [record.levelno for record in caplog.records if record.name == "gtp_migrate.shim"] == [logging.WARNING]
+
+
+def test_a_weight_that_cannot_be_told_hides_none_that_is_wrong():
+    fc2, odd, gated = Cut(2, 2, 8, 20), Cut(7, 1, 40, 8), Cut(8, 1, 40, 8)
+    layers = {"a.linear_fc2.weight": fc2, "a.linear_fc1.weight": odd, "b.linear_fc2.weight": fc2}
+    layers["b.linear_fc1.weight"] = gated
+    assert _wrong(layers, Topology(1, 1), "a checkpoint", DENSE, {}) == Topology(2, 2)
+
+
+def test_a_core_that_reads_the_logical_order_is_said_nothing_of_whole_weights(monkeypatch, caplog):
+    core = types.ModuleType("megatron.core.tensor_parallel.gtp_ckpt")
+    core.__spec__ = importlib.machinery.ModuleSpec(core.__name__, None)
+    monkeypatch.setitem(sys.modules, core.__name__, core)
+    _refuse("a checkpoint", DENSE, Topology(2, 1), Topology(2, 2))
+    assert caplog.records == []
+    _refuse("a checkpoint", DENSE, Topology(2, 2), Topology(2, 1))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
