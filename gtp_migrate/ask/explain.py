@@ -74,7 +74,9 @@ def explain_recipe(options: Options, exclude: tuple[str, ...] = ()) -> RecipeExp
     if surveyed.unfinished:
         return _not_explained(path, _half_written(surveyed))
     worked = work_out(replace(options, paths=paths), surveyed, always=[recipe])
-    assert worked.stock is not None
+    if worked.stock is None:
+        # So it is in another checkout, in which a file stands that it inherits from.
+        return _not_explained(path, worked.outcome.problems)
     return _Explainer(worked.stock, recipe, bool(roots)).explain(
         worked.outcome.choice, worked.outcome.runs, worked.outcome.changes, worked.outcome.problems
     )

@@ -400,6 +400,20 @@ def test_a_tree_that_a_run_has_half_written(migrate: Migrate, tmp_path: Path, wh
     assert ran.files[left] == "[]"
 
 
+def test_another_checkout_that_a_run_has_half_written(migrate: Migrate, tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / "work" / name / ".git").mkdir(parents=True)
+    files: dict[str, Content] = {
+        "ours/a.yaml": CHILD.replace("base.yaml", "../theirs/base.yaml"),
+        "theirs/base.yaml": BASE,
+        "theirs/below/.gtp-migrate-unfinished": "[]",
+    }
+    ran = migrate(files, "--explain", paths=("ours/a.yaml",))
+    assert ran.code == 3
+    assert "theirs/below/.gtp-migrate-unfinished: a run was stopped between files that belong together" in ran.stdout
+    assert "trains with" not in ran.stdout
+
+
 # -- on a terminal -------------------------------------------------------------------------------------
 
 
