@@ -116,15 +116,16 @@ def _layout(layout: Layout, is_open: tuple[str, str, str] | None) -> Iterator[st
     sizes = layout.topology
     tp, gtp = is_open[1:] if is_open is not None else (str(sizes.tp), _text(sizes.gtp))
     dense = f"TP × GTP × CP × PP = {tp} × {gtp} × {layout.cp} × {layout.pp}"
+    gpus = _count(layout.gpus, "GPU", "GPUs")
     if layout.gpus is None:
         yield f"  layout: {dense}"
     elif is_open is not None:
-        yield f"  layout: {layout.gpus} GPUs, {dense}; copies and data lanes follow from that"
+        yield f"  layout: {gpus}, {dense}; copies and data lanes follow from that"
     elif layout.warning:
-        yield Styled(f"  layout: {layout.gpus} GPUs, {dense}; {layout.warning}", _WARNING)
+        yield Styled(f"  layout: {gpus}, {dense}; {layout.warning}", _WARNING)
     else:
         copies = f"{_count(layout.copies, 'copy', 'copies')}, {_count(layout.data_lanes, 'data lane', 'data lanes')}"
-        yield f"  layout: {layout.gpus} GPUs, {dense}; {copies}"
+        yield f"  layout: {gpus}, {dense}; {copies}"
 
 
 def _side_by_side(together: SideBySide, whose: str) -> Iterator[str]:
