@@ -9,8 +9,9 @@ from gtp_migrate.edit import EditError, edit
 from gtp_migrate.forms import Style
 from gtp_migrate.plan.changes import Drop, Move
 from gtp_migrate.plan.needs import KeepHusk, Need, NoInterpolation, OwnNumber
-from gtp_migrate.plan.own import own_number
+from gtp_migrate.plan.own import needed, own_number
 from gtp_migrate.plan.planner import Plan, Planned, plan
+from gtp_migrate.plan.spelling import as_number, direct_uses, fixed_numbers
 from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.proof import Failure, Proof, same_elsewhere
@@ -119,7 +120,9 @@ def _needs(stock: Stock, latest: Draft, needs: frozenset[Need]) -> Iterable[Need
                 yield own
                 continue
         if failure.entry is not None:
-            yield from _without_interpolation(failure.entry, latest.plan)
+            for need in _without_interpolation(failure.entry, latest.plan):
+                if _may_help(stock, failure, need):
+                    yield need
 
 
 def _husks(tree: Tree, failure: Failure, planned: Plan) -> Iterable[Need]:
@@ -129,7 +132,18 @@ def _husks(tree: Tree, failure: Failure, planned: Plan) -> Iterable[Need]:
             yield KeepHusk(each.real)
 
 
-def _without_interpolation(entry: Leaf, planned: Plan) -> Iterable[Need]:
+def _may_help(stock: Stock, failure: Failure, need: NoInterpolation) -> bool:
+    """Whether the number in place of an interpolation may mend a failure. One that was not given gets no number of its
+    own: where it needs another one than would be written, that number mends nothing, and breaks those that the
+    interpolation is right for."""
+    if stock.tree.files[failure.recipe].given or failure.model is None or failure.axis is None:
+        return True
+    setting = next(each for each in stock.settings if each.entry.key == need.setting)
+    number = as_number(setting, fixed_numbers(direct_uses(setting)), stock)
+    return needed(stock, OwnNumber(failure.recipe, failure.model, failure.axis)) == {number}
+
+
+def _without_interpolation(entry: Leaf, planned: Plan) -> Iterable[NoInterpolation]:
     for each in planned.changes:
         if each.real == entry.source.real and each.is_interpolation and each.setting is not None:
             place = each.mapping if isinstance(each.change, Move) else None

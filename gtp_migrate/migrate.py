@@ -78,7 +78,7 @@ def work_out(
     # Also what a recipe inherits from may stand in a NeMo-RL, as in a submodule beside the recipes.
     layers = {layer for recipe in tree.recipes for layer in (recipe, *tree.orders.get(recipe, ()))}
     roots = nemo_rl.around(layers) or nemo_rl.installed()
-    outcome.choice = nemo_rl.Choice(options.target, "--target") if options.target else nemo_rl.choose(roots)
+    outcome.choice = nemo_rl.asked_for(options.target) if options.target else nemo_rl.choose(roots)
     pins_copies = options.runtime_shim or outcome.choice.target is Target.MEGATRON_CFG
     runs = Runs(tree, options.assumed, nemo_rl.launchers(roots))
     stock = take_stock(tree, runs, outcome.choice.target, pins_copies=pins_copies, progress=progress)

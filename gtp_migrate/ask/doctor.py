@@ -59,6 +59,7 @@ _ASK = (
     "'sitecustomize' in sys.modules]))"
 )
 _OLDEST_PYTHON = [3, 10]
+_NO_NEMO_RL = "no NeMo-RL found around the paths or installed"
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ class Diagnosis:
     #: `model-overrides`, `megatron-cfg`; None where that cannot be told.
     form: str | None
     why_form: str
-    #: Whether NeMo-RL hands PYTHONPATH on to its workers; None where there is no NeMo-RL.
-    passes_pythonpath: Answer | None
+    #: Whether NeMo-RL hands PYTHONPATH, and with it gtp-shim, on to its workers.
+    passes_pythonpath: Answer
     environments: tuple[Environment, ...]
     todo: tuple[str, ...] = ()
 
@@ -134,7 +135,7 @@ def diagnose(paths: Iterable[str] = ()) -> Diagnosis:
         os.path.join(path, "recipe.yaml") if os.path.isdir(path) else path for path in [*paths] or [os.getcwd()]
     )
     roots = found or nemo_rl.installed()
-    form, why = None, "no NeMo-RL found around the paths or installed"
+    form, why = None, _NO_NEMO_RL
     if roots:
         try:
             choice = nemo_rl.choose(roots)
@@ -148,7 +149,7 @@ def diagnose(paths: Iterable[str] = ()) -> Diagnosis:
         nemo_rl=roots,
         form=form,
         why_form=why,
-        passes_pythonpath=_passes_pythonpath(roots[0]) if roots else None,
+        passes_pythonpath=_passes_pythonpath(roots[0]) if roots else Answer(None, _NO_NEMO_RL),
         environments=environments,
     )
     return replace(diagnosis, todo=tuple(_todo(diagnosis)))
@@ -400,7 +401,12 @@ def _todo(found: Diagnosis) -> Iterator[str]:
         yield "This NeMo-RL types the shard counts: write them in megatron_cfg (form C), as --target auto does."
     elif found.form is None and found.nemo_rl:
         yield f"Which form to write cannot be told: {found.why_form}."
-    if found.passes_pythonpath is not None and found.passes_pythonpath.value is not True:
+    if not found.nemo_rl:
+        yield (
+            "Whether gtp-shim reaches the workers is not known without a NeMo-RL: give its checkout "
+            "(gtp-migrate --doctor CHECKOUT), or run this in it."
+        )
+    elif found.passes_pythonpath.value is not True:
         yield f"Whether gtp-shim reaches the workers is not sure: {found.passes_pythonpath.why}."
 
 

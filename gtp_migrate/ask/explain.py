@@ -8,87 +8,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
-from gtp_migrate.forms import Form, Target
+from gtp_migrate.ask.everywhere import Everywhere
+from gtp_migrate.ask.model import ModelExplained, ModelExplainer
+from gtp_migrate.forms import Form
 from gtp_migrate.migrate import Options, work_out
-from gtp_migrate.outcome import ModelOutcome, RunOutcome
-from gtp_migrate.plan.describe import describe_parallel
+from gtp_migrate.outcome import RunOutcome
+from gtp_migrate.plan.conflicts import conflicts
 from gtp_migrate.plan.planner import Planned
 from gtp_migrate.plan.stock import Stock
-from gtp_migrate.problems import Place, Problem
+from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.checkout import surroundings
 from gtp_migrate.recipes.discover import recipe_id, shorten
-from gtp_migrate.recipes.interpolation import Computed, Unresolved, entry_of, value_of
-from gtp_migrate.recipes.keys import EP, ETP, MODEL_OVERRIDES, TP
-from gtp_migrate.recipes.survey import survey
+from gtp_migrate.recipes.keys import dotted
+from gtp_migrate.recipes.survey import Survey, survey
 from gtp_migrate.recipes.tree import read_tree
-from gtp_migrate.runs.models import Kind, Model
+from gtp_migrate.runs.models import POLICY_CFG
 from gtp_migrate.runs.nemo_rl import Choice
-from gtp_migrate.runs.runs import Resolved
-from gtp_migrate.runs.topology import Topology, TopologyError, gtp_size, parallel_size, side, topology
-from gtp_migrate.shards import AXES, EXPERT, Axis, shards_from_size
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A key that a model gets, and where it stands."""
-
-    #: Below its `megatron_cfg`: `tensor_model_parallel_size`, `model_overrides.gtp_weight_remat_size`.
-    key: str
-    value: str
-    #: None where no file says it: it comes with the run, or NeMo-RL fills it in.
-    place: Place | None
-    #: Whether another file than the recipe's own says it.
-    is_inherited: bool
-
-
-#: What a NeMo-RL that takes one form does with those that it does not hand over.
-_NOT_HANDED_OVER = {
-    Target.MODEL_OVERRIDES: {Form.TYPED: "never reads it: GTP off, silently"},
-    Target.MEGATRON_CFG: {Form.OVERRIDE: "rejects it: ValueError"},
-}
-
-
-class Bridge(Enum):
-    """The two Bridges that a recipe may meet."""
-
-    #: 0.6.2 and older: takes the old size.
-    RELEASED = "released Bridge"
-    #: Takes shard counts alone, and derives the size from them.
-    NEW = "new Bridge"
-
-
-@dataclass(frozen=True)
-class FormEffect:
-    """What a model's GTP would look like in one form, and what would become of it."""
-
-    form: Form
-    #: What there would be to write, below `megatron_cfg`.
-    entries: tuple[str, ...]
-    #: On each Bridge, once NeMo-RL hands it over.
-    released: str
-    new: str
-    #: What the NeMo-RL that was found does with it, and whether Bridge gets to see it.
-    nemo_rl: str
-    is_handed_over: bool
-    #: Whether the recipe says it this way now, and whether the rewriter writes it this way.
-    is_now: bool
-    is_right: bool
-
-
-@dataclass(frozen=True)
-class ModelExplained:
-    """One model of the run."""
-
-    #: Sizes before and after, and the layout.
-    outcome: ModelOutcome
-    #: TP and ETP with where they come from.
-    parallel: tuple[str, str]
-    entries: tuple[Entry, ...]
-    #: None where GTP is not set: there is nothing to write.
-    forms: tuple[FormEffect, ...]
+from gtp_migrate.unfinished import unfinished
 
 
 @dataclass(frozen=True)
@@ -125,7 +63,7 @@ def explain_recipe(options: Options, exclude: tuple[str, ...] = ()) -> RecipeExp
     recipe = recipe_id(path)
     alone = survey([path])
     if not alone.count and alone.problems:
-        return RecipeExplained(path, None, None, (), None, (), tuple(alone.problems), "")
+        return _not_explained(path, alone.problems)
     layers = read_tree(alone, (), options.maps, always=[recipe]).orders.get(recipe, ())
     # All that may share a file with it is given: what is planned is what a run on the whole tree would plan.
     roots = surroundings([path]).roots
@@ -133,11 +71,25 @@ def explain_recipe(options: Options, exclude: tuple[str, ...] = ()) -> RecipeExp
     around = [os.curdir] if any(here == root or here.startswith(root + os.sep) for root in roots) else []
     paths = tuple(dict.fromkeys((path, *map(shorten, layers[:-1]), *around, *map(shorten, roots))))
     surveyed = survey(paths, exclude)
+    if surveyed.unfinished:
+        return _not_explained(path, _half_written(surveyed))
     worked = work_out(replace(options, paths=paths), surveyed, always=[recipe])
-    assert worked.stock is not None
+    if worked.stock is None:
+        # So it is in another checkout, in which a file stands that it inherits from.
+        return _not_explained(path, worked.outcome.problems)
     return _Explainer(worked.stock, recipe, bool(roots)).explain(
         worked.outcome.choice, worked.outcome.runs, worked.outcome.changes, worked.outcome.problems
     )
+
+
+def _not_explained(path: str, problems: list[Problem]) -> RecipeExplained:
+    return RecipeExplained(path, None, None, (), None, (), tuple(problems), "")
+
+
+def _half_written(surveyed: Survey) -> list[Problem]:
+    """What a tree means of which a run has written half, nobody can work out."""
+    todo = "let gtp-migrate write the rest: run it on what that run was given, then ask again"
+    return [replace(unfinished(path), todo=todo) for path in surveyed.unfinished]
 
 
 class _Explainer:
@@ -215,131 +167,10 @@ class _Explainer:
 
     def _models(self, run: RunOutcome) -> Iterator[ModelExplained]:
         world = self.stock.runs.run(self.recipe).worlds[0]
-        resolved = self.stock.runs.resolved(self.recipe, world)
-        for model, outcome in zip(resolved.models, run.models, strict=True):
-            tp, etp = (describe_parallel(self.recipe, model, axis, self.stock, world) for axis in AXES)
-            yield ModelExplained(
-                outcome=outcome,
-                parallel=(tp, etp),
-                entries=tuple(self._entries(model)),
-                forms=() if outcome.is_pinned else tuple(self._forms(model, resolved, (tp, etp))),
-            )
-
-    def _entries(self, model: Model) -> Iterator[Entry]:
-        overrides = value_of(model.cfg.get(MODEL_OVERRIDES))
-        found = [(key, model.cfg[key]) for key in (TP, ETP, EP) if key in model.cfg]
-        for axis in AXES:
-            if axis.num_weight_shards in model.cfg:
-                found.append((axis.num_weight_shards, model.cfg[axis.num_weight_shards]))
-        for key, value in overrides.items() if isinstance(overrides, dict) else ():
-            if any(key in (axis.gtp_size, axis.num_weight_shards) for axis in AXES):
-                found.append((f"{MODEL_OVERRIDES}.{key}", value))
-        for key, value in found:
-            entry = entry_of(value)
-            is_inherited = entry is not None and entry.source.real != self.real
-            yield Entry(key, _text(value), entry.place if entry is not None else None, is_inherited)
-
-    def _forms(self, model: Model, resolved: Resolved, parallel: tuple[str, str]) -> Iterator[FormEffect]:
-        """What each form would do, with the GTP that the model has."""
-        sides = [side(model.cfg, axis) for axis in AXES]
-        if all(each.is_silent for each in sides):
-            return
-        # A copy gets the counts of the training model, whatever its own TP.
-        whose = resolved.model("policy.megatron_cfg") if model.kind is Kind.COPY else model
-        assert whose is not None
-        try:
-            wanted = {axis: self._wanted(whose.cfg, axis) for axis in AXES if not side(whose.cfg, axis).is_silent}
-        except TopologyError:
-            return
-        not_handed_over = _NOT_HANDED_OVER[self.stock.target]
-        right = Form.TYPED if self.stock.target is Target.MEGATRON_CFG else Form.OVERRIDE
-        now = {form for each in sides for form, value in _said(each) if value is not None}
-        for form in Form:
-            yield FormEffect(
-                form=form,
-                entries=tuple(
-                    _written(form, axis, *wanted[axis], _is_open(text))
-                    for axis, text in zip(AXES, parallel, strict=True)
-                    if axis in wanted
-                ),
-                released=_effect(model.cfg, form, wanted, Bridge.RELEASED),
-                new=_effect(model.cfg, form, wanted, Bridge.NEW),
-                nemo_rl=not_handed_over.get(form, "hands it to Bridge"),
-                is_handed_over=form not in not_handed_over,
-                is_now=form in now,
-                is_right=form is right,
-            )
-
-    def _wanted(self, cfg: dict[Any, Any], axis: Axis) -> tuple[int, int]:
-        """The GTP size that is meant, and the parallel size beside it."""
-        # A count that this NeMo-RL never reads was meant all the same.
-        of = side(cfg, axis)
-        target = Target.MEGATRON_CFG if value_of(of.typed) is not None else self.stock.target
-        size = gtp_size(cfg, axis, target, before=True)
-        if size is None:
-            raise TopologyError("still to be given")
-        return size, parallel_size(cfg, axis)
-
-
-def _text(value: Any) -> str:
-    """A value as it is, and as it is written where that is an interpolation."""
-    is_computed = isinstance(value, Computed)
-    entry, value = entry_of(value), value_of(value)
-    shown = f"? ({value.why})" if isinstance(value, Unresolved) else "null" if value is None else str(value)
-    return f"{shown} ({entry.value})" if is_computed and entry is not None else shown
-
-
-def _said(of: Any) -> Iterator[tuple[Form, Any]]:
-    for form, value in ((Form.SIZE, of.size), (Form.OVERRIDE, of.override), (Form.TYPED, of.typed)):
-        found = value_of(value)
-        yield form, None if isinstance(found, Unresolved) and found.why == "not set" else found
-
-
-def _is_open(parallel: str) -> bool:
-    return parallel.endswith(("not set", "from the environment"))
-
-
-def _key(form: Form, axis: Axis) -> str:
-    return axis.gtp_size if form is Form.SIZE else axis.num_weight_shards
-
-
-def _written(form: Form, axis: Axis, size: int, parallel: int, is_open: bool) -> str:
-    prefix = "" if form is Form.TYPED else f"{MODEL_OVERRIDES}."
-    value = f"{size}" if form is Form.SIZE else f"{size} × {axis.abbreviation}" if is_open else None
-    return f"{prefix}{_key(form, axis)}: {value or shards_from_size(size, parallel)}"
-
-
-def _in_form(cfg: dict[Any, Any], form: Form, wanted: dict[Axis, tuple[int, int]]) -> dict[Any, Any]:
-    """A model's mapping with its GTP written in this form and no other."""
-    ours = {key for axis in AXES for key in (axis.gtp_size, axis.num_weight_shards)}
-    overrides = value_of(cfg.get(MODEL_OVERRIDES))
-    overrides = (
-        {key: value for key, value in overrides.items() if key not in ours} if isinstance(overrides, dict) else {}
-    )
-    changed = {key: value for key, value in cfg.items() if key not in ours}
-    where = changed if form is Form.TYPED else overrides
-    for axis, (size, parallel) in wanted.items():
-        where[_key(form, axis)] = size if form is Form.SIZE else shards_from_size(size, parallel)
-    return {**changed, MODEL_OVERRIDES: overrides}
-
-
-def _effect(cfg: dict[Any, Any], form: Form, wanted: dict[Axis, tuple[int, int]], bridge: Bridge) -> str:
-    """What a Bridge makes of a form, once NeMo-RL hands it over."""
-    if form is Form.SIZE and bridge is Bridge.NEW:
-        return "every worker crashes: no such field"
-    target = Target.MEGATRON_CFG if form is Form.TYPED else Target.MODEL_OVERRIDES
-    try:
-        sizes = topology(_in_form(cfg, form, wanted), target, before=bridge is Bridge.RELEASED)
-    except TopologyError as error:
-        return f"ValueError: {error}"
-    return _sizes(sizes, with_expert=EXPERT in wanted)
-
-
-def _sizes(sizes: Topology, *, with_expert: bool) -> str:
-    """`GTP 3`, `GTP off, expert GTP 2`."""
-    dense = f"GTP {_size(sizes.gtp)}"
-    return f"{dense}, expert GTP {_size(sizes.expert_gtp)}" if with_expert else dense
-
-
-def _size(size: int | None) -> str:
-    return "???" if size is None else "off" if size == 1 else str(size)
+        models = self.stock.runs.resolved(self.recipe, world).models
+        everywhere = {model.name: Everywhere(self.stock, self.recipe, model.name) for model in models}
+        found = [each for each in conflicts(self.stock) if each.use.recipe == self.recipe]
+        for model, outcome in zip(models, run.models, strict=True):
+            own = [each for each in found if each.use.model.name == model.name]
+            training = everywhere.get(dotted(POLICY_CFG))
+            yield ModelExplainer(everywhere[model.name], outcome, training, own).explain()

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from gtp_migrate.problems import RecipeError
-from gtp_migrate.streams import safe_text
 
 if TYPE_CHECKING:
     from gtp_migrate.ask.loading import Load
@@ -88,5 +87,6 @@ def doctor(paths: Iterable[str], as_json: bool) -> int:
 
 
 def _print(lines: Iterable[str], stream: TextIO | None = None) -> None:
-    for line in lines:
-        print(safe_text(line), file=stream or sys.stdout)
+    from gtp_migrate.report.lines import print_lines
+
+    print_lines(lines, stream or sys.stdout)

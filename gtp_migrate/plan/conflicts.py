@@ -22,6 +22,8 @@ class Conflict:
     problem: Problem
     #: Recipes that keep the files they are made of from being changed.
     blocked: frozenset[str]
+    #: The model that gets both.
+    use: Use
 
 
 def conflicts(stock: Stock) -> Iterator[Conflict]:
@@ -67,7 +69,7 @@ def _compare(stock: Stock, by_key: dict[tuple[str, int], Setting], use: Use) -> 
             recipes = {use.recipe, by_key[old.key].recipe}
             if new.key in by_key:
                 recipes.add(by_key[new.key].recipe)
-            return Conflict(by_key[old.key], _problem(stock, use, old, new, size), frozenset(recipes))
+            return Conflict(by_key[old.key], _problem(stock, use, old, new, size), frozenset(recipes), use)
     return None
 
 
@@ -105,4 +107,4 @@ def _typed_null(setting: Setting, use: Use, new: Leaf) -> Conflict:
         "and NeMo-RL rejects the one beside the other"
     )
     todo = f"remove the null of {where}, or give --target {Target.MEGATRON_CFG.value}"
-    return Conflict(setting, Problem(setting.entry.place, what, todo), frozenset({use.recipe, setting.recipe}))
+    return Conflict(setting, Problem(setting.entry.place, what, todo), frozenset({use.recipe, setting.recipe}), use)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gtp_migrate.plan.stock import Setting, Stock
 from gtp_migrate.recipes.interpolation import entry_of, value_of
 from gtp_migrate.recipes.keys import ETP, TP
@@ -33,12 +35,9 @@ def describe_parallel(recipe: str, model: Model, axis: Axis, stock: Stock, world
     is_supplied = key in model.cfg and entry is None and any(path[-1] == key for path, _ in world.supplied)
     if is_supplied and stock.runs.assumed.of(key) is not None:
         return f"{name} {value_of(model.cfg[key])} (--{name.lower()})"
-    if stock.runs.run(recipe).open_keys.get(model.path, {}).get(key) == "environment":
-        return f"{name} from the environment"
-    if is_supplied or (
-        axis is not DENSE and key not in model.cfg and any(path[-1] == TP for path, _ in world.supplied)
-    ):
-        return f"{name} not set"
+    if _is_open(recipe, model, axis, stock, world):
+        is_elsewhere = stock.runs.run(recipe).open_keys.get(model.path, {}).get(key) == "environment"
+        return f"{name} {'from the environment' if is_elsewhere else 'not set'}"
     try:
         value = parallel_size(model.cfg, axis)
         if entry is not None and entry.value is not None:
@@ -48,3 +47,16 @@ def describe_parallel(recipe: str, model: Model, axis: Axis, stock: Stock, world
     except TopologyError as error:
         return str(error)
     return f"{name} {value} ({model.name})"
+
+
+def _is_open(recipe: str, model: Model, axis: Axis, stock: Stock, world: World) -> bool:
+    """Whether the model's parallel size is another one where other values are supplied."""
+    sizes = set()
+    for other in stock.runs.run(recipe).worlds:
+        if replace(other, supplied=world.supplied) == world:
+            found = stock.runs.resolved(recipe, other).model(model.name)
+            try:
+                sizes.add(parallel_size(found.cfg, axis) if found is not None else None)
+            except TopologyError:
+                sizes.add(None)
+    return len(sizes - {None}) > 1

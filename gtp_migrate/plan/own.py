@@ -32,30 +32,34 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
     """The entry to add to the recipe's own file; None where nothing in it can say it."""
     if not stock.tree.files[need.recipe].given or need.recipe not in stock.recipes:
         return None
-    run = stock.runs.run(need.recipe)
-    numbers: set[int | None] = set()
-    for world in run.worlds:
-        model = stock.runs.resolved(need.recipe, world).model(need.model)
-        if model is None:
-            return None
-        of = side(model.cfg, need.axis)
-        resolution = stock.runs.resolved(need.recipe, world).resolution
-        if isinstance(of.size, Computed) and open_leaves(resolution, of.size):
-            return None  # no number follows it
-        try:
-            number = Use(need.recipe, world, model, of, None, None).shards()
-        except TopologyError:
-            return None
-        numbers.add(number)
+    numbers = needed(stock, need)
     if len(numbers) != 1:
         return None
-    resolved = stock.runs.resolved(need.recipe, run.worlds[0])
+    resolved = stock.runs.resolved(need.recipe, stock.runs.run(need.recipe).worlds[0])
     model = resolved.model(need.model)
     assert model is not None
     try:
         return _Adder(stock, need, resolved, model, numbers.pop()).add()
     except _CannotError:
         return None
+
+
+def needed(stock: Stock, need: OwnNumber) -> set[int | None]:
+    """The numbers that the model needs, one where it is the same in all worlds; empty where no number would do."""
+    numbers: set[int | None] = set()
+    for world in stock.runs.run(need.recipe).worlds:
+        resolved = stock.runs.resolved(need.recipe, world)
+        model = resolved.model(need.model)
+        if model is None:
+            return set()
+        of = side(model.cfg, need.axis)
+        if isinstance(of.size, Computed) and open_leaves(resolved.resolution, of.size):
+            return set()  # no number follows it
+        try:
+            numbers.add(Use(need.recipe, world, model, of, None, None).shards())
+        except TopologyError:
+            return set()
+    return numbers
 
 
 class _Adder:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from gtp_migrate.ask.doctor import Answer, Diagnosis, Environment
+from gtp_migrate.report.lines import Styled
 
 #: Of the JSON; a later one has more or other keys.
 SCHEMA = 1
@@ -17,16 +18,18 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[str]:
     yield f"gtp-migrate {found.gtp_migrate}, Python {found.python}"
     for root in found.nemo_rl:
         yield f"NeMo-RL: {root}"
-    yield f"NeMo-RL takes {found.form or '?'}: {found.why_form}"
-    if found.passes_pythonpath is not None:
-        yield f"PYTHONPATH gets to the workers: {_answer(found.passes_pythonpath)}"
+    form = f"NeMo-RL takes {found.form}" if found.form else "Which form NeMo-RL takes is not known"
+    yield f"{form}: {found.why_form}"
+    yield f"PYTHONPATH, and gtp-shim with it, gets to the workers: {_answer(found.passes_pythonpath)}"
     for environment in found.environments:
         yield ""
         yield from _environment(environment)
     yield ""
-    yield "What to do"
-    for sentence in found.todo or ("Nothing: all of it fits.",):
-        yield f"  {sentence}"
+    yield Styled("What to do", "bold")
+    for sentence in found.todo:
+        yield Styled(f"  {sentence}", "yellow")
+    if not found.todo:
+        yield Styled("  Nothing: all of it fits.", "green")
 
 
 def diagnosis_json(found: Diagnosis) -> str:
@@ -35,7 +38,7 @@ def diagnosis_json(found: Diagnosis) -> str:
 
 
 def _environment(environment: Environment) -> Iterator[str]:
-    yield environment.name
+    yield Styled(environment.name, "bold")
     for package in environment.packages:
         version = package.version or ("of unknown version" if package.source else "not here")
         yield f"  {package.name} {version}{f' ({package.source})' if package.source else ''}"
@@ -47,10 +50,10 @@ def _environment(environment: Environment) -> Iterator[str]:
         yield f"  hooks of the shim that fit: {fitting} of {len(environment.hooks)}"
         for hook in environment.hooks:
             if not hook.fits:
-                yield f"    {'not there' if hook.fits is False else 'cannot be told'}: {hook.target}"
+                yield Styled(f"    {'not there' if hook.fits is False else 'cannot be told'}: {hook.target}", "yellow")
     if environment.shim_reaches is not None:
         yield f"  gtp-shim reaches it: {_answer(environment.shim_reaches)}"
 
 
 def _answer(answer: Answer) -> str:
-    return f"{'?' if answer.value is None else 'yes' if answer.value else 'no'} ({answer.why})"
+    return f"{'not known' if answer.value is None else 'yes' if answer.value else 'no'} ({answer.why})"

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,10 +41,11 @@ class Verbosity(IntEnum):
     VERBOSE = 2
 
 
-def make_console() -> Console:
-    """stderr; as wide as it needs to be where it is not a terminal, so that no name is cut."""
-    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else _UNLIMITED
-    return Console(stderr=True, width=width, soft_wrap=False, highlight=False, emoji=False)
+def make_console(stream: TextIO | None = None) -> Console:
+    """stderr, or another; as wide as it needs to be where it is not a terminal, so that no name is cut."""
+    stream = stream or sys.stderr
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _UNLIMITED
+    return Console(file=stream, width=width, soft_wrap=False, highlight=False, emoji=False)
 
 
 def print_summary(console: Console, outcome: Outcome, verbosity: Verbosity, *, has_problems: bool = True) -> None:

@@ -40,6 +40,8 @@ class Choice:
 
     target: Target
     why: str
+    #: Whether there is no NeMo-RL that was looked at.
+    is_assumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ def installed() -> tuple[str, ...]:
     return tuple(folder for folder in folders if os.path.isfile(os.path.join(folder, _MODEL_CONFIG)))[:1]
 
 
+def asked_for(target: Target) -> Choice:
+    """The form that somebody asks for, whatever NeMo-RL there is."""
+    return Choice(target, "--target", is_assumed=True)
+
+
 def choose(roots: Iterable[str]) -> Choice:
     """The form that these NeMo-RLs take.
 
@@ -80,7 +87,7 @@ def choose(roots: Iterable[str]) -> Choice:
     """
     choices = [_read_form(root) for root in roots]
     if not choices:
-        return Choice(Target.MODEL_OVERRIDES, "no NeMo-RL found around the recipes or installed")
+        return Choice(Target.MODEL_OVERRIDES, "no NeMo-RL found around the recipes or installed", is_assumed=True)
     if len({choice.target for choice in choices}) > 1:
         raise UndecidedError(
             "the recipes, or files that they inherit from, are in NeMo-RL checkouts that take different forms ("

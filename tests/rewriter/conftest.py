@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -107,6 +109,37 @@ def run(folder: Path, *args: str) -> Ran:
         out.getvalue().decode(errors="surrogateescape"),
         err.getvalue().decode(),
     )
+
+
+#: What makes a terminal change its colour or its weight.
+CODE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def unstyled(said: str) -> list[str]:
+    """The lines that a terminal shows."""
+    return CODE.sub("", said).splitlines()
+
+
+def in_a_terminal(folder: Path, *args: str, **env: str) -> str:
+    """What the command writes to stdout where that is a terminal."""
+    pty = pytest.importorskip("pty", reason="there are no pseudo-terminals on this system")
+    ours, theirs = pty.openpty()
+    clean = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "gtp_migrate", *args],
+        cwd=folder,
+        env={**clean, "TERM": "xterm-256color", **env},
+        stdout=theirs,
+        stderr=theirs,
+    ):
+        os.close(theirs)
+        said = b""
+        # Linux ends it with an error, others with nothing.
+        with contextlib.suppress(OSError):
+            while data := os.read(ours, 65536):
+                said += data
+    os.close(ours)
+    return said.decode()
 
 
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from gtp_migrate import __version__
 from gtp_migrate.ask import doctor
 from gtp_migrate.ask.doctor import Environment, HookFit, diagnose
 
-from .conftest import Content, Migrate, run, write_files
+from .conftest import CODE, Content, Migrate, in_a_terminal, run, unstyled, write_files
 
 BOOM = "raise RuntimeError('imported')\n"
 CORE: dict[str, Content] = {
@@ -315,8 +315,34 @@ def test_a_nemo_rl_that_types_the_fields(migrate: Migrate) -> None:
 def test_no_bridge_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_environments", lambda roots: iter([doctor._environment("here", [])]))
     found = diagnose([str(tmp_path)])
-    assert len(found.todo) == 1
+    assert len(found.todo) == 2
     assert "where you train" in found.todo[0]
+
+
+def test_no_nemo_rl(tmp_path: Path, site: Callable[[dict[str, Content]], Path]) -> None:
+    """What is not known is said in words, with what to do."""
+    site(NEW)
+    ran = run(tmp_path, "--doctor")
+    why = "no NeMo-RL found around the paths or installed"
+    lines = ran.stdout.splitlines()
+    assert f"Which form NeMo-RL takes is not known: {why}" in lines
+    assert f"PYTHONPATH, and gtp-shim with it, gets to the workers: not known ({why})" in lines
+    assert "gtp-shim reaches the workers is not known without a NeMo-RL: give its checkout" in ran.stdout
+    assert "?" not in ran.stdout
+    found = json.loads(run(tmp_path, "--doctor", "--json").stdout)
+    assert found["passes_pythonpath"] == {"value": None, "why": why}
+
+
+def test_in_a_terminal(tmp_path: Path) -> None:
+    """It follows the width, cuts no path, and has colours where they are wanted."""
+    (tmp_path / "work").mkdir()
+    seen = in_a_terminal(tmp_path / "work", "--doctor", COLUMNS="60")
+    assert "\x1b[1mthis Python" in seen
+    for line in unstyled(seen):
+        assert len(line) <= 60 or " " not in line.strip(), line
+    plain = in_a_terminal(tmp_path / "work", "--doctor", COLUMNS="60", NO_COLOR="1")
+    assert unstyled(seen) == unstyled(plain)
+    assert not [code for code in CODE.findall(plain) if code not in ("\x1b[1m", "\x1b[0m")]
 
 
 @pytest.mark.parametrize(

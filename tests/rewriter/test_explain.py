@@ -17,7 +17,7 @@ from gtp_migrate.migrate import Options
 from gtp_migrate.recipes.keys import EP, ETP, TP
 from gtp_migrate.shards import DENSE, size_from_shards
 
-from .conftest import Content, Migrate, Ran, read_files, run, write_files
+from .conftest import CODE, Content, Migrate, Ran, in_a_terminal, read_files, run, unstyled, write_files
 
 BASE = """
     grpo: {}
@@ -35,6 +35,8 @@ BASE = """
       gpus_per_node: 8
       num_nodes: 3
     """
+NOT_ACTIVE = " (set, but not active there: whole weights)"
+TP4 = "        tensor_model_parallel_size: 4\n"
 CHILD = """
     defaults: base.yaml
     policy:
@@ -140,7 +142,7 @@ def test_the_three_forms(folder: Path, target: Target, right: Form, not_handed_o
     assert [form for form, each in forms.items() if each.is_now] == [Form.SIZE]
     assert [form for form, each in forms.items() if each.is_right] == [right]
     assert [form for form, each in forms.items() if not each.is_handed_over] == [not_handed_over]
-    assert [each.released for each in forms.values()] == ["GTP 3"] * 3
+    assert [each.released for each in forms.values()] == [f"GTP 3{NOT_ACTIVE}"] * 3
     assert "crashes" in forms[Form.SIZE].new
     assert [forms[form].new for form in (Form.OVERRIDE, Form.TYPED)] == ["GTP 3"] * 2
 
@@ -160,8 +162,278 @@ def test_a_tp_that_comes_with_the_run(folder: Path) -> None:
     assert found.run is not None
     assert found.run.is_open
     (model,) = found.models
-    assert model.parallel[0] == "TP not set"
+    assert model.parallel == ("TP comes with the run (no file says it)", "ETP 1 (base.yaml:5)")
     assert model.forms[1].entries == ("model_overrides.tensor_parallel_num_weight_shards: 3 × TP",)
+
+
+ELSEWHERE = "${oc.decode:${oc.env:GTP_MIGRATE_NOT_SET,4}}"
+
+
+@pytest.mark.parametrize(
+    ("tp", "said_of_it"),
+    [
+        (ELSEWHERE, f"sets tensor_model_parallel_size: {ELSEWHERE} (a.yaml:5); it comes with the run"),
+        ("???", "sets tensor_model_parallel_size: ??? (a.yaml:5); it comes with the run"),
+        ("${tp}", "sets tensor_model_parallel_size: ${tp} (a.yaml:5); it comes with the run"),
+        ("", "TP comes with the run (no file says it), ETP comes with the run (no file says it)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("setting", "gtp", "size", "count"),
+    [
+        ("gtp_weight_remat_size: 3", "3", "3", "3 × TP"),
+        ("tensor_parallel_num_weight_shards: 12", "12 / TP", "12 / TP", "12"),
+        ("tensor_parallel_num_weight_shards: 8", "8 / TP", "8 / TP", "8"),
+    ],
+)
+def test_no_number_is_made_up(
+    migrate: Migrate, tp: str, said_of_it: str, setting: str, gtp: str, size: str, count: str
+) -> None:
+    """What comes with the run is named, and what holds whatever it is; another model beside it is told as ever."""
+    text = BASE.replace("        expert_tensor_parallel_size: 1\n", "").replace("gtp_weight_remat_size: 3", setting)
+    text = text.replace("parallel_size: 4", f"parallel_size: {tp}") if tp else text.replace(TP4, "")
+    text = text.rstrip() + f"\n    value: {{megatron_cfg: {{tensor_model_parallel_size: 2}}}}\n    tp: {ELSEWHERE}\n"
+    lines = said(migrate({"a.yaml": text}, "--explain", paths=("a.yaml",)))
+    etp = "ETP as TP" if tp else "ETP comes with the run"
+    for line in (
+        said_of_it,
+        f"trains with: TP comes with the run, {etp}, GTP {gtp}, expert GTP 1",
+        f"layout: 24 GPUs, TP × GTP × CP × PP = TP × {f'({gtp})' if '/' in gtp else gtp} × 1 × 1; copies and data lanes "
+        "follow from that",
+        f"model_overrides.gtp_weight_remat_size: {size}",
+        f"model_overrides.tensor_parallel_num_weight_shards: {count}",
+        f"TP 2 (a.yaml:{14 if tp else 13}), ETP 2 (as TP)",
+    ):
+        assert line in lines, line
+    whole = " (ValueError where not whole)" if "/" in gtp else ""
+    assert f"new Bridge: GTP {gtp}{whole}" in lines
+
+
+def test_sizes_to_assume_are_numbers(migrate: Migrate) -> None:
+    text = BASE.replace(TP4, "").replace("        expert_tensor_parallel_size: 1\n", "")
+    lines = said(migrate({"a.yaml": text}, "--explain", "--tp", "2", paths=("a.yaml",)))
+    for line in (
+        "TP 2 (--tp), ETP 2 (as TP)",
+        "gets tensor_model_parallel_size: 2 (--tp)",
+        "trains with: TP 2, ETP 2, GTP 3, expert GTP 1",
+    ):
+        assert line in lines, line
+
+
+@pytest.mark.parametrize(
+    ("setting", "size", "count"),
+    [
+        ("gtp_weight_remat_size", ELSEWHERE, f"{ELSEWHERE} × 4"),
+        ("tensor_parallel_num_weight_shards", f"{ELSEWHERE} / 4", ELSEWHERE),
+    ],
+)
+def test_a_setting_from_elsewhere(migrate: Migrate, setting: str, size: str, count: str) -> None:
+    text = BASE.replace("gtp_weight_remat_size: 3", f"{setting}: {ELSEWHERE}")
+    lines = said(migrate({"a.yaml": text}, "--explain", paths=("a.yaml",)))
+    for line in (
+        f"sets model_overrides.{setting}: {ELSEWHERE} (a.yaml:11); it comes with the run",
+        f"trains with: TP 4, ETP 1, GTP {size}, expert GTP 1",
+        f"model_overrides.gtp_weight_remat_size: {size}",
+        f"model_overrides.tensor_parallel_num_weight_shards: {count}",
+    ):
+        assert line in lines, line
+
+
+def test_a_model_that_only_some_runs_build(migrate: Migrate) -> None:
+    """A copy at TP 1 of a training model whose TP comes with the run."""
+    text = BASE.replace("parallel_size: 4", f"parallel_size: {ELSEWHERE}").replace("    cluster:", """
+      generation:
+        backend: ${oc.env:GTP_MIGRATE_NOT_SET,vllm}
+        colocated: {enabled: true}
+        mcore_generation_config: {tensor_model_parallel_size: 1}
+    cluster:""")  # fmt: skip
+    lines = said(migrate({"a.yaml": text}, "--explain", paths=("a.yaml",)))
+    of_copy = lines[lines.index("generation (whether it is built comes with the run)") :]
+    assert "new Bridge: GTP depends on what comes with the run" in of_copy
+    apart = text.replace("enabled: true}", "enabled: false}").replace("{tensor_model_parallel_size: 1}", "{x: 1}")
+    lines = said(migrate({"a.yaml": apart}, "--explain", paths=("a.yaml",)))
+    of_own = lines[lines.index("generation (whether it is built comes with the run)") :]
+    assert "trains with: TP comes with the run, ETP 1, GTP 3, expert GTP 1" in of_own
+
+
+def test_a_size_that_comes_with_the_run(migrate: Migrate) -> None:
+    text = BASE.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: ???")
+    lines = said(migrate({"a.yaml": text}, "--explain", paths=("a.yaml",)))
+    assert "sets model_overrides.tensor_parallel_num_weight_shards: ??? (a.yaml:11)" in lines
+    assert "trains with: TP 4, ETP 1, GTP ???, expert GTP 1" in lines
+
+
+# -- old and new side by side --------------------------------------------------------------------------
+
+
+def both(count: object, size: object = 3) -> str:
+    new = f"\n          tensor_parallel_num_weight_shards: {count}"
+    return BASE.replace("gtp_weight_remat_size: 3", f"gtp_weight_remat_size: {size}{new}")
+
+
+def test_old_and_new_that_disagree(migrate: Migrate) -> None:
+    """Both as they stand, what each Bridge does with them, and what a person can write: none is right by itself."""
+    ran = migrate({"a.yaml": both(8)}, "--explain", paths=("a.yaml",))
+    assert ran.code == 3
+    lines = said(ran)
+    at = lines.index("forms A and B side by side (as it is now)")
+    assert lines[at + 1 : at + 10] == [
+        "model_overrides.gtp_weight_remat_size: 3",
+        "model_overrides.tensor_parallel_num_weight_shards: 8",
+        "they disagree: size 3 is GTP 3, a count of 8 at TP 4 is GTP 2",
+        "the NeMo-RL that is assumed hands them to Bridge",
+        f"released Bridge: GTP 2{NOT_ACTIVE}; the count decides, the old size beside it is ignored",
+        "new Bridge: every worker crashes: no such field",
+        "a person can write one of these, and no other key beside it",
+        "model_overrides.tensor_parallel_num_weight_shards: 12 (GTP 3, as size 3 says)",
+        "model_overrides.tensor_parallel_num_weight_shards: 8 (GTP 2, as a count of 8 at TP 4 says, which is what counts "
+        "today)",
+    ]
+    assert "trains with: TP 4, ETP 1, GTP 2, expert GTP 1" in lines
+    assert "the right one" not in ran.stdout
+
+
+def test_old_and_new_that_agree(migrate: Migrate) -> None:
+    ran = migrate({"a.yaml": both(12)}, "--explain", paths=("a.yaml",))
+    assert (ran.code, "disagree" in ran.stdout, "a person" in ran.stdout) == (0, False, False)
+    lines = said(ran)
+    assert "forms A and B side by side (as it is now)" in lines
+    assert "form B (the right one)" in lines
+    assert "a.yaml:11: gtp_weight_remat_size: 3 → removed (tensor_parallel_num_weight_shards is set already)" in lines
+
+
+def test_a_later_word(migrate: Migrate) -> None:
+    """The child's count counts; what it inherits is shown as it stands there."""
+    child = """
+    defaults: base.yaml
+    policy: {megatron_cfg: {model_overrides: {tensor_parallel_num_weight_shards: 8}}}
+    """
+    lines = said(migrate({"base.yaml": BASE, "a.yaml": child}, "--explain", paths=("a.yaml",)))
+    assert "they disagree: size 3 is GTP 3, a count of 8 at TP 4 is GTP 2" in lines
+    assert "model_overrides.gtp_weight_remat_size: 3" in lines
+    assert not [line for line in lines if "a person" in line]
+
+
+def test_a_null_over_a_size(migrate: Migrate) -> None:
+    child = """
+    defaults: base.yaml
+    policy: {megatron_cfg: {model_overrides: {tensor_parallel_num_weight_shards: null}}}
+    """
+    ran = migrate({"base.yaml": BASE, "a.yaml": child}, "--explain", paths=("a.yaml",))
+    assert (ran.code, "the right one" in ran.stdout) == (3, False)
+    lines = said(ran)
+    count = "model_overrides.tensor_parallel_num_weight_shards"
+    assert f"{count}: 12 (GTP 3, as size 3 says, which is what counts today)" in lines
+    assert f"{count}: null (GTP off, as null says)" in lines
+
+
+def test_a_null_that_is_only_in_the_way(migrate: Migrate) -> None:
+    text = BASE.replace(
+        "        model_overrides", "        tensor_parallel_num_weight_shards: null\n        model_overrides"
+    )
+    lines = said(migrate({"a.yaml": text}, "--explain", paths=("a.yaml",)))
+    at = lines.index("a person can write one of these, and no other key beside it")
+    count = "model_overrides.tensor_parallel_num_weight_shards"
+    assert lines[at + 1 : at + 3] == [f"{count}: 12 (GTP 3, as size 3 says, which is what counts today)", ""]
+
+
+@pytest.mark.parametrize(
+    ("target", "does"),
+    [
+        ("model-overrides", "the NeMo-RL that is assumed rejects it: ValueError"),
+        ("megatron-cfg", "the NeMo-RL that is assumed rejects it: ValueError"),
+    ],
+)
+def test_a_count_in_both_places(migrate: Migrate, target: str, does: str) -> None:
+    text = BASE.replace("gtp_weight_remat_size: 3", "tensor_parallel_num_weight_shards: 12").replace(
+        "        model_overrides", "        tensor_parallel_num_weight_shards: 12\n        model_overrides"
+    )
+    lines = said(migrate({"a.yaml": text}, "--explain", "--target", target, paths=("a.yaml",)))
+    at = lines.index("forms B and C side by side (as it is now)")
+    assert lines[at + 3 : at + 6] == [does, "released Bridge: not reached", "new Bridge: not reached"]
+
+
+def test_a_count_that_is_never_read(migrate: Migrate) -> None:
+    text = BASE.replace(
+        "        model_overrides", "        tensor_parallel_num_weight_shards: 8\n        model_overrides"
+    )
+    lines = said(migrate({"a.yaml": text}, "--explain", paths=("a.yaml",)))
+    at = lines.index("forms A and C side by side (as it is now)")
+    assert lines[at + 4 : at + 6] == [
+        "the NeMo-RL that is assumed hands A to Bridge, and never reads C",
+        f"released Bridge: GTP 3{NOT_ACTIVE}",
+    ]
+
+
+# -- the NeMo-RL around --------------------------------------------------------------------------------
+
+
+def test_which_nemo_rl_is_meant(migrate: Migrate) -> None:
+    ran = migrate({"a.yaml": BASE}, "--explain", paths=("a.yaml",))
+    assert "assumed: a NeMo-RL that does not type the fields, and takes model-overrides (no NeMo-RL found" in ran.stdout
+    assert "this NeMo-RL" not in ran.stdout
+    ran = migrate({"a.yaml": BASE}, "--explain", "--target", "megatron-cfg", paths=("a.yaml",))
+    assert "assumed: a NeMo-RL that types the fields, and takes megatron-cfg (--target)" in ran.stdout
+    around: dict[str, Content] = {"nemo_rl/models/policy/__init__.py": "class MegatronConfig(TypedDict):\n    a: int\n"}
+    ran = migrate({**around, "a.yaml": BASE}, "--explain", paths=("a.yaml",))
+    assert "this NeMo-RL hands it to Bridge" in said(ran)
+    assert "assumed" not in ran.stdout
+
+
+# -- a tree of which half is written -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["", "below/", "beside/"])
+def test_a_tree_that_a_run_has_half_written(migrate: Migrate, tmp_path: Path, where: str) -> None:
+    """What it means nobody can work out: that is said, and nothing else."""
+    (tmp_path / "work" / ".git").mkdir()
+    files: dict[str, Content] = {"below/a.yaml": CHILD.replace("base.yaml", "../base.yaml"), "base.yaml": BASE}
+    left = f"{where}.gtp-migrate-unfinished"
+    ran = migrate({**files, left: "[]"}, "--explain", paths=("below/a.yaml",))
+    assert ran.code == 3
+    (line,) = [line for line in said(ran) if "; " in line]
+    assert line.startswith(
+        f"{left}: a run was stopped between files that belong together; let gtp-migrate write the rest"
+    )
+    assert "trains with" not in ran.stdout
+    assert "What to write" not in ran.stdout
+    assert ran.files[left] == "[]"
+
+
+def test_another_checkout_that_a_run_has_half_written(migrate: Migrate, tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / "work" / name / ".git").mkdir(parents=True)
+    files: dict[str, Content] = {
+        "ours/a.yaml": CHILD.replace("base.yaml", "../theirs/base.yaml"),
+        "theirs/base.yaml": BASE,
+        "theirs/below/.gtp-migrate-unfinished": "[]",
+    }
+    ran = migrate(files, "--explain", paths=("ours/a.yaml",))
+    assert ran.code == 3
+    assert "theirs/below/.gtp-migrate-unfinished: a run was stopped between files that belong together" in ran.stdout
+    assert "trains with" not in ran.stdout
+
+
+# -- on a terminal -------------------------------------------------------------------------------------
+
+
+def test_in_a_terminal(tmp_path: Path) -> None:
+    """It follows the width, cuts no path, and has colours where they are wanted."""
+    name = f"{'a-long-name-' * 4}.yaml"
+    write_files(tmp_path, {name: both(8)})
+    seen = in_a_terminal(tmp_path, "--explain", name, COLUMNS="50")
+    assert f"\x1b[1m{name}" in seen
+    assert "\x1b[31m" in seen
+    lines = unstyled(seen)
+    for line in lines:
+        assert len(line) <= 50 or " " not in line.strip(), line
+    assert [line for line in lines if f"{name}:5" in line]
+    plain = in_a_terminal(tmp_path, "--explain", name, COLUMNS="50", NO_COLOR="1")
+    assert unstyled(plain) == lines
+    assert not [code for code in CODE.findall(plain) if code not in ("\x1b[1m", "\x1b[0m")]
+    whole = run(tmp_path, "--explain", name).stdout
+    assert "\x1b" not in whole
+    assert " ".join(whole.split()) == " ".join(" ".join(lines).split())
 
 
 def test_a_copy_gets_the_counts_of_training(folder: Path) -> None:
@@ -175,7 +447,7 @@ def test_a_copy_gets_the_counts_of_training(folder: Path) -> None:
     found = explained(folder, {"base.yaml": base}, "base.yaml")
     policy, generation = found.models
     assert (policy.outcome.name, generation.outcome.name) == ("policy.megatron_cfg", "generation")
-    assert [each.released for each in generation.forms] == ["GTP 3", "GTP 12", "GTP 12"]
+    assert [each.released for each in generation.forms] == [f"GTP {size}{NOT_ACTIVE}" for size in (3, 12, 12)]
     assert generation.parallel[0].startswith("TP 1 (base.yaml:")
     typed = explained(folder, {"base.yaml": base}, "base.yaml", target=Target.MEGATRON_CFG)
     assert typed.models[1].outcome.is_pinned
@@ -409,13 +681,23 @@ def test_a_checkpoint(migrate: Migrate) -> None:
     ran = migrate({"run_config.yaml": CHECKPOINT}, "--explain", "--tp", "2", paths=("run_config.yaml",))
     assert (ran.code, ran.stderr, list(ran.files)) == (0, "", ["run_config.yaml"])
     lines = said(ran)
-    assert "gtp_weight_remat_size: 3 (run_config.yaml:5)" in lines
+    assert "gtp_weight_remat_size: 3 (line 5)" in lines
+    assert ran.stdout.count("run_config.yaml") == 1
+    assert any(line.startswith("Scrambled are the fused") for line in lines)
     assert "Loaded at TP 2, the rest as saved" in lines
     assert "dense: saved with TP 4, GTP 3; loaded at TP 2" in lines
     by_place = dict(line.split(": ", 1) for line in lines if line.startswith(("released Bridge", "new Bridge")))
     assert by_place["released Bridge"].strip().startswith("GTP 6; weights, if whole: read right")
     assert by_place["released Bridge + shim"].strip().startswith("GTP off")
     assert by_place["new Bridge"].strip() == "GTP 6; weights ValueError"
+
+
+def test_a_checkpoint_without_gtp(migrate: Migrate) -> None:
+    """Nothing of it is scrambled, and nobody is told what that would mean."""
+    plain = "".join(line for line in CHECKPOINT.splitlines(True) if "gtp" not in line and "shards" not in line)
+    ran = migrate({"run_config.yaml": plain}, "--explain", "--tp", "2", paths=("run_config.yaml",))
+    assert "GTP off; weights read right" in ran.stdout
+    assert "crambled" not in ran.stdout
 
 
 def test_a_checkpoint_without_a_size_to_load_it_at(migrate: Migrate) -> None:

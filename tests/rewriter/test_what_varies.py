@@ -306,6 +306,31 @@ def test_a_megatron_cfg_that_stands_under_another_name(becomes: Callable[..., An
     becomes({"base.yaml": base, "k.yaml": child}, {"base.yaml": base.replace("gtp_weight_remat_size: 3", new)})
 
 
+@pytest.mark.launcher("grpo")
+@pytest.mark.parametrize("given", [(), ("tp8.yaml",), ("off.yaml",)], ids=["alone", "with one", "with the other"])
+def test_an_interpolation_stays_where_it_is_right(
+    migrate: Callable[..., Any], tmp_path: Any, given: tuple[str, ...]
+) -> None:
+    """One child needs what no number of its base can say. It alone is said: nobody is told that a number would be
+    wrong for the other child."""
+    (tmp_path / "work" / ".git").mkdir(parents=True)
+    over = "defaults: base.yaml\npolicy:\n  megatron_cfg:\n    "
+    files = {
+        "base.yaml": recipe(3, TP4),
+        "tp8.yaml": f"{over}tensor_model_parallel_size: 8\n",
+        "off.yaml": f"{over}model_overrides: {{gtp_weight_remat_size: null}}\n",
+    }
+    ran = migrate(files, "--check", paths=("base.yaml", *given))
+    assert ran.code == 1
+    if "off.yaml" in given:
+        assert ran.problems == []
+        assert "${mul:3,${..tensor_model_parallel_size}}" in ran.stderr
+    else:
+        (problem,) = ran.problems
+        assert "/off.yaml: policy.megatron_cfg would change from TP 4, ETP 4, GTP 1" in problem
+        assert problem.endswith("give this file too")
+
+
 def test_heirs_are_not_searched_behind_links(migrate: Callable[..., Any], tmp_path: Any) -> None:
     """`results -> /lustre/…` in a checkout is no place for recipes."""
     (tmp_path / "elsewhere").mkdir()
