@@ -96,12 +96,20 @@ def _problem(stock: Stock, failure: Failure, is_set_aside: bool) -> Problem:
         todo = "it is left out on purpose and was not looked after; give it its own number by hand"
     elif not stock.tree.files[failure.recipe].given:
         todo = "nothing that is connected with it was changed; give this file too"
+    elif not failure.todo and (other := _other_half(stock.tree, failure.recipe)):
+        todo = f"nothing that is connected with it was changed; give {other} too"
     elif not failure.todo and _is_of_a_copy(stock, failure):
         todo = (
             "nothing that is connected with it was changed; give --target megatron-cfg for a NeMo-RL that types the "
             "fields, or --runtime-shim where these runs install the shim: both keep this copy's weights whole"
         )
     return Problem(failure.place, failure.what, todo)
+
+
+def _other_half(tree: Tree, recipe: str) -> str | None:
+    """A file with an old key that the recipe inherits from, and that was not given."""
+    layers = (tree.files[layer] for layer in reversed(tree.orders[recipe]))
+    return next((file.shown for file in layers if file.glance.old and not file.given and not file.set_aside), None)
 
 
 def _keep(

@@ -147,3 +147,14 @@ def test_an_heir_that_is_not_given_and_has_lost_a_parent(migrate: Migrate, tmp_p
     assert (ran.code, ran.files) == (3, files)
     assert "h/k.yaml:2:1: inherits from gone.yaml, which cannot be read" in ran.problems[0]
     assert ran.problems[0].endswith("; or leave it out with --exclude")
+
+
+def test_a_base_that_has_to_change_with_it(migrate: Migrate) -> None:
+    files = {
+        "base.yaml": "dpo: {}\n" + OLD,
+        "s/kid.yaml": CHILD.replace("DEFAULTS", "../base.yaml").replace(": 3", ": null"),
+    }
+    ran = migrate(files, paths=("s",))
+    assert (ran.code, ran.files) == (3, files)
+    assert any("; give base.yaml too" in problem for problem in ran.problems), ran.stderr
+    assert migrate({}, paths=(".",)).code == 0
