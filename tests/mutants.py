@@ -405,6 +405,49 @@ MUTANTS = [
         "for layer in (recipe,)}",
         ("test_target.py", "of_a_parent"),
     ),
+    # -- heirs that cannot be read here -------------------------------------------------------------------------
+    Mutant(
+        "a parent by a container's path is passed over",
+        "recipes/tree.py",
+        "if parent not in self.absolute:",
+        "if True:",
+        ("test_outside.py", "path_of_a_container"),
+    ),
+    Mutant(
+        "what holds a file up is not said where it was not given",
+        "settle.py",
+        "if not stock.tree.files[recipe].given and not latest",
+        "if False and not latest",
+        ("test_outside.py", "lost_a_parent"),
+    ),
+    Mutant(
+        "a folder of --map is taken from beside the recipe",
+        "cli.py",
+        "os.path.abspath(os.path.expanduser(end))",
+        "end",
+        ("test_outside.py", "where_the_command_runs"),
+    ),
+    Mutant(
+        "a TP that nobody puts in is referred to",
+        "proof.py",
+        "                return target\n        return None\n",
+        "                return None\n        return None\n",
+        ("test_what_varies.py", "nobody_puts_in"),
+    ),
+    Mutant(
+        "what no launcher starts has to have a TP",
+        "runs/runs.py",
+        "is_started = bool(algorithms(self.tree.merged(recipe).root)) or recipe not in self._ingredients()",
+        "is_started = True",
+        ("test_launchers.py", "ingredient_without_a_tp"),
+    ),
+    Mutant(
+        "overrides that keep the policy's off go",
+        "draft.py",
+        "failure.is_dangling or (failure.model is not None and failure.axis is None)",
+        "failure.is_dangling",
+        ("test_models_of_a_run.py", "keep_those_of_the_policy_off"),
+    ),
     # -- a run that was stopped --------------------------------------------------------------------------------
     Mutant(
         "what is to be written is not put down",
