@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import gtp_migrate.order
 import gtp_migrate.write_all
+from gtp_migrate.recipes.discover import UNFINISHED
 from tests.conftest import MORE
 from tests.rewriter import oracle
 from tests.rewriter.test_properties import (
@@ -286,11 +287,13 @@ def test_killed_at_random_moments() -> None:
                 assert data in (tree.files[name], finished[way][name]) or is_meanwhile(data, tree.files[name]), told
             assert topologies(root, tree.files, way.typed) == before, told
             rest = left_behind(root)
-            assert len(rest) <= 1, told
+            # A file that was being written, and what is to be written beside the first of its group.
+            assert len([name for name in rest if not name.endswith(UNFINISHED)]) <= 1, told
+            assert len(rest) <= 2, told
             again = run(root, *way.arguments())
             assert again.exit_code == 0, told + again.output
             assert contents(root) == finished[way], told
-            assert left_behind(root) <= rest, told
+            assert left_behind(root) <= {name for name in rest if not name.endswith(UNFINISHED)}, told
     assert halves, "no run was killed half way"
 
 
