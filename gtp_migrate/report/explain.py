@@ -80,7 +80,7 @@ def _layout(layout: Layout) -> Iterator[str]:
         yield f"  layout: {dense}"
         return
     copies = f"{_count(layout.copies, 'copy', 'copies')}, {_count(layout.data_lanes, 'data lane', 'data lanes')}"
-    yield f"  layout: {layout.gpus} GPUs, {dense}; {layout.warning or copies}"
+    yield f"  layout: {_count(layout.gpus, 'GPU', 'GPUs')}, {dense}; {layout.warning or copies}"
 
 
 def _form(form: FormEffect) -> Iterator[str]:
