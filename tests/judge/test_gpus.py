@@ -11,12 +11,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gtp_migrate.migrate import Options, migrate
 from gtp_migrate.recipes.interpolation import Resolution
+from gtp_migrate.recipes.survey import survey
 from gtp_migrate.runs.gpus import Gpus, gpus_of
 from gtp_migrate.runs.models import models
 from gtp_migrate.runs.runs import Resolved
 
-from .conftest import NEMO_RL, needs_nemo_rl
+from .conftest import NEMO_RL, REAL_TREE, needs_nemo_rl
 
 #: A launcher's section, and the module that it starts.
 MODULES = {
@@ -118,6 +122,38 @@ def test_as_nemo_rl_shares_them_out() -> None:
             known[launcher] += gpus is not None
     assert known.keys() == MODULES.keys()
     assert min(known.values()) > 20, known
+
+
+@pytest.mark.skipif(not REAL_TREE.is_dir(), reason="needs a copy of NeMo-RL's recipes in ../shared/corpus/nemo_rl")
+@pytest.mark.parametrize(
+    ("parent", "expected"),
+    [
+        # 3 nodes: one trains, one generates, one teaches.
+        (
+            "recipes/llm/mopd-qwen3-1.7b-3n8g-megatron-pack.yaml",
+            {"policy.megatron_cfg": Gpus(1, 8), "teacher default_teacher": Gpus(1, 8)},
+        ),
+        # 2 GPUs, one for the reward model.
+        ("grpo_rm_1B.yaml", {"policy.megatron_cfg": Gpus(1, 1)}),
+        # 10 nodes, two generate.
+        (
+            "recipes/llm/grpo-qwen3-30ba3b-10n8g-megatron-cp2-r3-async-single-controller.yaml",
+            {"policy.megatron_cfg": Gpus(8, 8)},
+        ),
+    ],
+)
+def test_nemo_rl_s_own_recipes(parent: str, expected: dict[str, Gpus], tmp_path: Path) -> None:
+    child = tmp_path / "child.yaml"
+    child.write_text(
+        f"defaults: {REAL_TREE / 'configs' / parent}\n"
+        "policy: {megatron_cfg: {enabled: true, model_overrides: {gtp_weight_remat_size: 2}}}\n"
+    )
+    outcome = migrate(Options((str(child),)), survey([str(child)]))
+    (run,) = outcome.runs
+    layouts = {model.name: model.layout for model in run.models if model.layout is not None}
+    assert {name: (each.gpus, each.gpus_per_node) for name, each in layouts.items()} == {
+        name: (gpus.total, gpus.per_node) for name, gpus in expected.items()
+    }
 
 
 def _is_of(cluster: str, role: str) -> bool:
