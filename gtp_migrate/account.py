@@ -13,9 +13,10 @@ from gtp_migrate.recipes.discover import shorten
 from gtp_migrate.recipes.interpolation import entry_of, value_of
 from gtp_migrate.recipes.keys import ETP, TP
 from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.runs.layout import layout
+from gtp_migrate.runs.gpus import are_open
+from gtp_migrate.runs.layout import Layout, LayoutError, in_all_worlds, layout
 from gtp_migrate.runs.models import Model
-from gtp_migrate.runs.runs import Resolved, Runs
+from gtp_migrate.runs.runs import Resolved, Runs, World
 from gtp_migrate.runs.topology import Topology, TopologyError, topology
 from gtp_migrate.runs.topology import side as side_of
 from gtp_migrate.shards import DENSE, EXPERT, Axis
@@ -60,24 +61,21 @@ def _run(stock: Stock, recipe: str, changed: set[str], after: Runs, has_failed: 
         is_proven=bool(changed) and not has_failed,
         is_open=len({world.supplied for world in run.worlds}) > 1,
         models=tuple(
-            _model(stock, (old, one), (new, other), is_changed=bool(changed), is_open=_open(stock, recipe, one))
+            _model(stock, recipe, one, (after, other), is_changed=bool(changed))
             for one, other in zip(old.models, new.models, strict=False)
         ),
     )
 
 
-def _model(
-    stock: Stock,
-    before: tuple[Resolved, Model],
-    after: tuple[Resolved, Model],
-    *,
-    is_changed: bool,
-    is_open: frozenset[str],
-) -> ModelOutcome:
-    old, new = before[1], after[1]
+def _model(stock: Stock, recipe: str, old: Model, after: tuple[Runs, Model], *, is_changed: bool) -> ModelOutcome:
+    new = after[1]
     pinned = is_pinned(old, stock.pins_copies)
     was, why = _topology(stock, old, before=True)
     is_now, why_not = _topology(stock, new, before=not is_changed)
+    is_open = _open(stock, recipe, old)
+    written = _as_written(stock, recipe, old)
+    places = {key: _place(written.cfg.get(key)) for key in (TP, ETP)}
+    found, no_layout = _layout(stock, recipe, after, before=not is_changed, is_pinned=pinned)
     return ModelOutcome(
         name=old.name,
         kind=old.kind.value,
@@ -87,14 +85,49 @@ def _model(
         after=is_now,
         unknown=why or why_not,
         open=is_open,
-        layout=layout(after[0].tree, new, stock.target, before=not is_changed, is_pinned=pinned),
-        tp_from=_place(old.cfg.get(TP)),
-        etp_from=_place(old.cfg.get(ETP)),
-        size_from=_place_of_size(old, DENSE),
-        expert_size_from=_place_of_size(old, EXPERT),
+        layout=found,
+        no_layout=no_layout or _what_comes(is_open, has_etp=places[ETP] is not None),
+        tp_from=places[TP],
+        etp_from=places[ETP],
+        size_from=_place_of_size(written, DENSE),
+        expert_size_from=_place_of_size(written, EXPERT),
         shards=_count(stock, new, DENSE),
         expert_shards=_count(stock, new, EXPERT),
     )
+
+
+def _as_written(stock: Stock, recipe: str, model: Model) -> Model:
+    """A model with nothing supplied: what is supplied stands nowhere."""
+    return _plain(stock, recipe).model(model.name) or model
+
+
+def _plain(stock: Stock, recipe: str) -> Resolved:
+    first = stock.runs.run(recipe).worlds[0]
+    return stock.runs.resolved(recipe, World(first.other_reading, first.as_launched))
+
+
+def _layout(
+    stock: Stock, recipe: str, after: tuple[Runs, Model], *, before: bool, is_pinned: bool
+) -> tuple[Layout | None, str]:
+    """The layout, as far as it is the same whatever comes with the run; or why there is none."""
+    runs, model = after
+    # How a teacher is made when no launcher makes it, no run shows.
+    worlds = [runs.resolved(recipe, world) for world in stock.runs.run(recipe).worlds if world.as_launched]
+    same = [(world, other) for world in worlds if (other := world.model(model.name)) is not None]
+    try:
+        layouts = [layout(world, other, stock.target, before=before, is_pinned=is_pinned) for world, other in same]
+        found = in_all_worlds(layouts)
+    except LayoutError as error:
+        return None, str(error)
+    return (found.without_gpus() if are_open(_plain(stock, recipe)) else found), ""
+
+
+def _what_comes(is_open: frozenset[str], *, has_etp: bool) -> str:
+    """What comes with the run, where something does: the GTP sizes follow from TP and ETP, and ETP from TP where
+    nothing is said of it."""
+    names = {"tp": "TP"} if "tp" in is_open and not has_etp else {"tp": "TP", "etp": "ETP"}
+    found = [name for field, name in names.items() if field in is_open] or (["GTP"] if is_open else [])
+    return f"{' and '.join(found)} {'comes' if len(found) == 1 else 'come'} with the run" if found else ""
 
 
 def _open(stock: Stock, recipe: str, model: Model) -> frozenset[str]:

@@ -53,8 +53,10 @@ class ModelOutcome:
     unknown: str
     #: The sizes that come with the run, by their field in `Topology`: what is shown of them is one way of several.
     open: frozenset[str]
-    #: Over the GPUs; None where the recipe does not say enough.
+    #: Over the GPUs; None where the recipe does not say enough. Of a model that is open, one way of several.
     layout: Layout | None
+    #: Why there is none, or not one alone.
+    no_layout: str
     #: Where TP, ETP and the settings stood that it had before.
     tp_from: Place | None
     etp_from: Place | None
@@ -63,6 +65,11 @@ class ModelOutcome:
     #: Shards per weight that it has now, dense and expert.
     shards: int | None
     expert_shards: int | None
+
+    @property
+    def the_layout(self) -> Layout | None:
+        """The one that it has, whatever comes with the run."""
+        return None if self.open else self.layout
 
     @property
     def has_gtp(self) -> bool:
@@ -89,6 +96,11 @@ class RunOutcome:
     #: Whether some of its parallel sizes come with the run: what is shown of them is one way of several.
     is_open: bool
     models: tuple[ModelOutcome, ...]
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether its GPUs cannot hold one of its models."""
+        return any(model.the_layout is not None and model.the_layout.warning for model in self.models)
 
 
 @dataclass
@@ -121,3 +133,8 @@ class Outcome:
     def proven(self) -> list[RunOutcome]:
         """The runs that are changed and hold."""
         return [run for run in self.runs if run.is_proven]
+
+    @property
+    def unfit(self) -> list[RunOutcome]:
+        """The given runs, and those that are changed, whose GPUs cannot hold a model."""
+        return [run for run in self.runs if (run.is_given or run.changed) and run.is_unfit]

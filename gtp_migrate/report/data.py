@@ -48,6 +48,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
             "changed_runs": sum(bool(run["changed"]) for run in runs),
             "proven_runs": len(outcome.proven),
             "problems": len(outcome.problems),
+            "unfit_runs": len(outcome.unfit),
         },
         "is_left": outcome.left,
         "problems": [
@@ -179,7 +180,8 @@ def _model(model: ModelOutcome, layouts: _Layouts) -> dict[str, Any]:
         "shards": None if "tp" in model.open else model.shards,
         "expert_shards": None if "etp" in model.open else model.expert_shards,
         "from": {name: place and _place(place) for name, place in known.items()},
-        "layout": None if model.layout is None or model.open else layouts.add(model.layout),
+        "layout": None if model.the_layout is None else layouts.add(model.the_layout),
+        "no_layout": model.no_layout,
     }
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.report.data import report
-from gtp_migrate.report.words import STATES, done, headline, verdict
+from gtp_migrate.report.words import STATES, done, headline, is_alike, verdict
 
 #: Runs in the table at first: a browser lays out so many at once. The filter looks at all of them.
 _MOST_SHOWN = 400
@@ -39,6 +39,7 @@ def html_report(outcome: Outcome) -> str:
         headline=headline(outcome),
         verdict=verdict(outcome),
         done=done(outcome),
+        is_alike=is_alike(outcome),
     )
 
 

@@ -12,7 +12,7 @@ from gtp_migrate.problems import Place
 from gtp_migrate.recipes.keys import dotted
 from gtp_migrate.report.data import state
 from gtp_migrate.report.diff import unified_diff
-from gtp_migrate.report.words import STATES, count, headline, verdict
+from gtp_migrate.report.words import STATES, count, fit, headline, verdict
 from gtp_migrate.runs.topology import Topology
 from gtp_migrate.streams import safe_text
 
@@ -34,7 +34,8 @@ def markdown_report(outcome: Outcome, base: str) -> str:
         outcome: of the run.
         base: the folder that the names in the diff are relative to.
     """
-    head = f"### gtp-migrate: {_prose(headline(outcome))}\n\n{_prose(verdict(outcome))}\n"
+    said = " ".join(filter(None, (verdict(outcome), fit(outcome))))
+    head = f"### gtp-migrate: {_prose(headline(outcome))}\n\n{_prose(said)}\n"
     tail = _how(outcome)
     room = _LONGEST - len(head) - len(tail)
     parts = [head]
@@ -75,7 +76,7 @@ def _rows(outcome: Outcome, run: RunOutcome) -> Iterator[tuple[str, ...]]:
     files = {run.recipe, *run.layers}
     became = STATES[state(run, any(problem.place.path in files for problem in outcome.problems))]
     for number, model in enumerate(run.models):
-        layout = None if model.open else model.layout
+        layout = model.the_layout
         numbers = (layout.gpus, layout.copies, layout.data_lanes) if layout else (None,) * 3
         fit = "" if layout is None else _prose(layout.warning) if layout.warning else "fits" if layout.gpus else ""
         yield (

@@ -17,7 +17,7 @@ from gtp_migrate.outcome import Outcome
 from gtp_migrate.plan.planner import Planned
 from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.keys import dotted
-from gtp_migrate.report.words import count, done
+from gtp_migrate.report.words import copies, count, done, fit
 from gtp_migrate.runs.layout import Layout
 from gtp_migrate.streams import safe_text
 
@@ -159,8 +159,8 @@ def _print_layouts(console: Console, layouts: Iterable[tuple[str, Layout]], verb
             _print_line(console, name, style="bold")
         _print_line(
             console,
-            f"  {layout.model}: {_text(layout.gpus)} GPUs, TP × GTP × CP × PP = {_dense(layout)}, "
-            f"{_text(layout.copies)} copies, {_text(layout.data_lanes)} data lanes",
+            f"  {layout.model}: {_count(layout.gpus, 'GPU')}, TP × GTP × CP × PP = {_dense(layout)}, "
+            f"{copies(layout.copies)}, {_count(layout.data_lanes, 'data lane')}",
         )
         if layout.warning:
             _print_line(console, f"  {layout.warning}", style="yellow")
@@ -190,6 +190,10 @@ def _text(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
+def _count(value: int | None, noun: str) -> str:
+    return f"? {noun}s" if value is None else count(value, noun)
+
+
 def _print_end(console: Console, outcome: Outcome) -> None:
     if outcome.choice and (outcome.changes or outcome.problems):
         console.print(f"Form: {outcome.choice.target.value} ({outcome.choice.why})", markup=False, soft_wrap=True)
@@ -201,5 +205,7 @@ def _print_end(console: Console, outcome: Outcome) -> None:
         )
     elif not outcome.problems:
         console.print(f"Nothing to migrate in {count(outcome.files, 'file')}.")
+    if unfit := fit(outcome):
+        console.print(unfit, style="yellow")
     if outcome.problems:
         console.print(f"{count(len(outcome.problems), 'problem')} to look at: what is concerned was left as it is.")

@@ -19,6 +19,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def copies(number: int | None) -> str:
+    """`1 copy`, `2 copies`, `? copies`."""
+    return "1 copy" if number == 1 else f"{'?' if number is None else f'{number:,}'} copies"
+
+
 def headline(outcome: Outcome) -> str:
     """The answer in a few words."""
     unproven = _changed(outcome) - len(outcome.proven)
@@ -45,6 +50,20 @@ def verdict(outcome: Outcome) -> str:
     else:
         said.append("Nothing is left for a person.")
     return " ".join(said)
+
+
+def fit(outcome: Outcome) -> str:
+    """How many runs do not fit their GPUs; empty where all do, as far as that is known."""
+    unfit = outcome.unfit
+    if not unfit:
+        return ""
+    said = "1 run does not fit its GPUs" if len(unfit) == 1 else f"{len(unfit):,} runs do not fit their GPUs"
+    return f"{said}{', before and after alike' if is_alike(outcome) else ''}."
+
+
+def is_alike(outcome: Outcome) -> bool:
+    """Whether the runs that do not fit their GPUs have done so no better before."""
+    return all(run.is_proven or not run.changed for run in outcome.unfit)
 
 
 def done(outcome: Outcome) -> str:

@@ -1,21 +1,28 @@
 """GPUs → copies of the model and data lanes, and whether a recipe fits.
 
 Ranks: world = TP x GTP x CP x PP x copies (dense), and ETP x EP x expert GTP x PP x expert copies.
-Source: Core's `parallel_state.py`; the GPUs as `grpo.py` and `distillation.py` of NeMo-RL count them.
+Source: Core's `parallel_state.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from gtp_migrate.forms import Target
 from gtp_migrate.recipes.interpolation import value_of
 from gtp_migrate.recipes.keys import CP, EP, PP
-from gtp_migrate.recipes.values import mapping_at
-from gtp_migrate.runs.models import Kind, Model
+from gtp_migrate.runs.gpus import gpus_of, is_open
+from gtp_migrate.runs.models import Model
+from gtp_migrate.runs.runs import Resolved
 from gtp_migrate.runs.topology import Topology, TopologyError, parallel_size, topology
 from gtp_migrate.shards import DENSE, EXPERT
+
+_NAMES = {CP: "CP", PP: "PP", EP: "EP"}
+
+
+class LayoutError(Exception):
+    """There is no layout to show: why."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,10 @@ class Layout:
     gpus: int | None
     #: GPUs of each of its nodes; None where the recipe does not say.
     gpus_per_node: int | None = field(default=None, compare=False)
+
+    def without_gpus(self) -> Layout:
+        """The same where it is not known which GPUs it has."""
+        return replace(self, gpus=None, gpus_per_node=None)
 
     @property
     def has_gtp(self) -> bool:
@@ -69,79 +80,63 @@ class Layout:
             (self.expert_ranks_per_copy, "ETP x EP x expert GTP x PP"),
         ):
             if self.gpus < needed:
-                return f"does not fit: {what} needs {needed} GPUs, there are {self.gpus}"
+                there = f"there {'is' if self.gpus == 1 else 'are'} {self.gpus}"
+                return f"does not fit: {what} needs {needed} GPUs, {there}"
             if self.gpus % needed:
                 return f"does not fit: {self.gpus} GPUs are not a multiple of {needed} ({what})"
         return None
 
 
-def layout(recipe: dict[Any, Any], model: Model, target: Target, *, before: bool, is_pinned: bool) -> Layout | None:
-    """The layout of a model that is in use, and says all that is needed.
+def layout(resolved: Resolved, model: Model, target: Target, *, before: bool, is_pinned: bool) -> Layout:
+    """The layout of a model in one world.
 
     Args:
-        recipe: resolved.
+        resolved: the run.
         model: one of its models.
         target: the form that this NeMo-RL takes.
         before: as it ran with the old setting.
         is_pinned: the run keeps the model's weights whole, whatever its counts.
+
+    Raises:
+        LayoutError: it is not in use, or says too little.
     """
     if not model.is_on:
-        return None
+        raise LayoutError("Megatron is switched off")
     try:
         if is_pinned:
             sizes = Topology(parallel_size(model.cfg, DENSE), parallel_size(model.cfg, EXPERT), 1, 1)
         else:
             sizes = topology(model.cfg, target, before=before)
-    except TopologyError:
-        return None
-    cp, pp, ep = (_size(model.cfg.get(key)) for key in (CP, PP, EP))
-    if cp is None or pp is None or ep is None:
-        return None
-    gpus = _gpus(recipe, model)
-    return Layout(model.name, sizes, cp, pp, ep, gpus, _per_node(recipe, gpus))
+    except TopologyError as error:
+        raise LayoutError(str(error)) from None
+    cp, pp, ep = (_size(resolved, model, key) for key in (CP, PP, EP))
+    gpus = gpus_of(resolved, model)
+    return Layout(model.name, sizes, cp, pp, ep, *((gpus.total, gpus.per_node) if gpus else (None, None)))
 
 
-def _gpus(recipe: dict[Any, Any], model: Model) -> int | None:
-    """GPUs of the cluster, less what generation takes for itself; for generation of its own, those; for a teacher,
-    its own."""
-    if model.kind is Kind.TEACHER:
-        return None
-    cluster = mapping_at(recipe, ("cluster",)) or {}
-    per_node, nodes = value_of(cluster.get("gpus_per_node")), value_of(cluster.get("num_nodes"))
-    if not _is_count(per_node) or not _is_count(nodes):
-        return None
-    colocated = mapping_at(recipe, ("policy", "generation", "colocated")) or {}
-    if value_of(colocated.get("enabled")) is not False:
-        return int(per_node * nodes)
-    resources = mapping_at(colocated, ("resources",)) or {}
-    apart = _apart(per_node, nodes, value_of(resources.get("gpus_per_node")), value_of(resources.get("num_nodes")))
-    if apart is None:
-        return None
-    return apart if model.kind is Kind.GENERATION else int(per_node * nodes - apart)
+def in_all_worlds(layouts: Sequence[Layout]) -> Layout:
+    """One layout for all worlds; its GPUs are those that it has in all of them. What its topology leaves open is of
+    the first world.
+
+    Raises:
+        LayoutError: one of its other sizes is another one in another world.
+    """
+    first = layouts[0]
+    for name in ("pp", "cp", "ep"):
+        if len({getattr(each, name) for each in layouts}) > 1:
+            raise LayoutError(f"{name.upper()} comes with the run")
+    if len({(each.gpus, each.gpus_per_node) for each in layouts}) > 1:
+        return first.without_gpus()
+    return first
 
 
-def _per_node(recipe: dict[Any, Any], gpus: int | None) -> int | None:
-    """A model that has less than a node's GPUs has them on one node."""
-    per_node = value_of((mapping_at(recipe, ("cluster",)) or {}).get("gpus_per_node"))
-    return min(per_node, gpus) if gpus is not None and _is_count(per_node) else None
-
-
-def _apart(per_node: int, nodes: int, generation_gpus: Any, generation_nodes: Any) -> int | None:
-    """GPUs that generation takes for itself."""
-    if nodes == 1:
-        return generation_gpus if _is_count(generation_gpus) and generation_gpus < per_node else None
-    if not _is_count(generation_nodes) or generation_nodes >= nodes:
-        return None
-    return int(per_node * generation_nodes)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _size(value: Any) -> int | None:
-    """A parallel size, 1 where it is not set; None where it is not known."""
-    value = value_of(value)
+def _size(resolved: Resolved, model: Model, key: str) -> int:
+    """A parallel size, 1 where it is not set."""
+    value = value_of(model.cfg.get(key))
     if value is None:
         return 1
-    return value if _is_count(value) else None
+    if is_open(resolved.resolution, model.cfg[key]):
+        raise LayoutError(f"{_NAMES[key]} comes with the run")
+    if type(value) is not int or value < 1:
+        raise LayoutError(f"{_NAMES[key]} is not known")
+    return value

@@ -11,7 +11,7 @@ Source, all in NeMo-RL: `models/policy/teacher_worker_group.py` and `algorithms/
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -49,7 +49,7 @@ _TEACHER_KEYS: dict[str, Any] = {
 _MOST_MODELS = 100_000
 
 
-_CONCERNS = frozenset({MEGATRON_CFG, "generation", "on_policy_distillation", "cluster"})
+_CONCERNS = frozenset({MEGATRON_CFG, "generation", "on_policy_distillation", "cluster", "reward_model", "env_name"})
 
 
 class TooManyModelsError(Exception):
@@ -82,8 +82,9 @@ class Model:
     cfg: dict[Any, Any]
     #: Whether it is built at all: false where Megatron is switched off.
     is_on: bool = True
-    #: Of a teacher: its alias.
+    #: Of a teacher: its alias, and what it is given to run on.
     alias: str = ""
+    resources: dict[Any, Any] = field(default_factory=dict)
 
 
 def has_to_have_sizes(path: KeyPath, which: frozenset[str]) -> bool:
@@ -209,7 +210,8 @@ def _teachers(recipe: dict[Any, Any], policy: dict[Any, Any], as_launched: bool)
         cfg.update({key: value for key, value in merged.items() if key not in _TEACHER_KEYS})
         more = merged.get(MEGATRON_CFG_OVERRIDES)
         cfg.update(more if isinstance(more, dict) else {})
-        yield Model(f"teacher {alias}", Kind.TEACHER, POLICY_CFG, cfg, alias=str(alias))
+        resources = {key: merged.get(key, _TEACHER_KEYS[key]) for key in ("num_nodes", "gpus_per_node")}
+        yield Model(f"teacher {alias}", Kind.TEACHER, POLICY_CFG, cfg, alias=str(alias), resources=resources)
 
 
 def _filled_in(teacher: dict[Any, Any]) -> dict[Any, Any]:

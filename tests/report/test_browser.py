@@ -96,7 +96,9 @@ def test_the_verdict(page: Any) -> None:
     assert page.locator("h1").inner_text() == "No model's layout changes"
     assert "26 of 26 changed recipes proven" in page.locator(".verdict").inner_text()
     tiles = page.locator(".tiles dd").all_inner_texts()
-    assert [re.match(r"[\d,]+", tile)[0] for tile in tiles] == ["32", "26", "26", "15"]  # type: ignore[index]
+    assert [re.match(r"[\d,]+", tile)[0] for tile in tiles] == ["32", "26", "26", "15", "1"]  # type: ignore[index]
+    assert page.locator(".tiles dt").last.inner_text() == "run does not fit its GPUs"
+    assert page.locator(".tiles dd").last.inner_text() == "1 before and after alike"
     assert "gtp-migrate --dry-run --report" in page.locator(".facts").inner_text()
     assert page.locator("#person li").count() == 15
 
@@ -263,6 +265,71 @@ def numbers(text: str) -> list[int]:
         first, _, last = part.partition("–")
         found += range(int(first), int(last or first) + 1)
     return found
+
+
+STAGES = """
+    grpo: {}
+    cluster: {gpus_per_node: 8, num_nodes: 3}
+    policy:
+      megatron_cfg:
+        tensor_model_parallel_size: 2
+        pipeline_model_parallel_size: 2
+        context_parallel_size: %d
+        model_overrides: {gtp_weight_remat_size: 3}
+    """
+
+
+@pytest.mark.parametrize(
+    ("cp", "label", "name"),
+    [
+        (1, "17 P1", "rank 17, pipeline stage 1 (2 in all)"),
+        (2, "17 P1 C0", "rank 17, pipeline stage 1 (2 in all), context-parallel rank 0 (2 in all)"),
+    ],
+)
+def test_a_rank_says_its_stage(open_page: Open, tmp_path: Path, cp: int, label: str, name: str) -> None:
+    """Before anybody points at it: at its number, and in its name."""
+    make_reports(tmp_path, {"a.yaml": STAGES % cp}, "--dry-run")
+    page = open_page(tmp_path / "report/report.html")
+    details = opened(page, "a.yaml")
+    cell = details.locator(".gpu[data-rank='17']")
+    assert cell.inner_text().split() == label.split()
+    assert cell.get_attribute("aria-label") == name
+    key = details.locator(".key").inner_text()
+    assert "P0–P1: pipeline stage" in key
+    assert ("C0–C1: context-parallel rank" in key) == (cp > 1)
+    assert cell.evaluate("node => node.scrollWidth <= node.clientWidth && node.scrollHeight <= node.clientHeight")
+    cell.focus()
+    assert "pipeline stage 1 (2 in all): ranks 5, 17" in cell.get_attribute("aria-label")
+
+
+def test_a_rank_says_no_stage_where_there_is_one_alone(page: Any) -> None:
+    details = opened(page, DENSE)
+    assert details.locator(".gpu[data-rank='17']").inner_text() == "17"
+    assert details.locator(".gpu[data-rank='17']").get_attribute("aria-label") == "rank 17"
+    assert "stage" not in details.locator(".key").inner_text()
+
+
+def test_a_tp_that_comes_with_the_run(page: Any) -> None:
+    details = opened(page, "fixtures/recipes/from_elsewhere.yaml")
+    assert "TP comes with the run of policy.megatron_cfg: line 7" in details.locator(".tree").inner_text()
+    assert details.locator("h3").all_inner_texts()[1] == "Layout of policy.megatron_cfg"
+    said = "No layout to show: TP comes with the run (fixtures/recipes/from_elsewhere.yaml:7:5)."
+    assert details.locator("h3 + p").first.inner_text() == said
+
+
+def test_one_is_not_many(open_page: Open, tmp_path: Path) -> None:
+    text = (
+        (STAGES % 1)
+        .replace("num_nodes: 3", "num_nodes: 1")
+        .replace("gtp_weight_remat_size: 3", "gtp_weight_remat_size: 2")
+    )
+    few = text.replace("gpus_per_node: 8", "gpus_per_node: 1")
+    make_reports(tmp_path, {"a.yaml": text, "b.yaml": few}, "--dry-run")
+    page = open_page(tmp_path / "report/report.html")
+    one = opened(page, "a.yaml").locator("figure").inner_text()
+    assert "8 GPUs a copy: 1 copy, 2 data lanes. 4 shards per weight." in one
+    assert "colour: 1 copy" in one
+    assert "1 GPU, 1 a node." in opened(page, "b.yaml").locator("figcaption").inner_text()
 
 
 def test_experts_have_a_view_of_their_own(page: Any) -> None:

@@ -35,6 +35,7 @@ def test_a_report_with_and_without_writing(tmp_path: Path, args: tuple[str, ...]
         "changed_runs": 1,
         "proven_runs": 1,
         "problems": 0,
+        "unfit_runs": 0,
     }
     assert data["command"] == " ".join(["gtp-migrate", *args, "--report r.json --report R.MD ."])
     assert str(without.files["R.MD"]).startswith("### gtp-migrate: no model's layout changes\n")

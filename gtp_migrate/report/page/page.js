@@ -117,9 +117,10 @@
     }
     parts.push(make("h3", {}, "Where it comes from"), inheritance(run));
     run.models.forEach((model) => {
-      if (model.layout === null) return;
       const title = run.models.length > 1 ? `Layout of ${model.name}` : "Layout";
-      parts.push(make("h3", {}, title), picture(data.layouts[model.layout], model));
+      parts.push(make("h3", {}, title), model.layout === null
+        ? make("p", {}, `No layout to show: ${model.no_layout}${placesOfOpen(model)}.`)
+        : picture(data.layouts[model.layout], model));
     });
     if (run.changed.length) {
       parts.push(make("h3", {}, run.changed.length > 1 ? "Changes in its files" : "Change"));
@@ -129,6 +130,12 @@
   }
 
   const placeOf = (place) => place.path + (place.line ? `:${place.line}` + (place.column ? `:${place.column}` : "") : "");
+  // Where the sizes stand that come with the run.
+  const isOpen = (model, size) => Boolean(model.before && model.before[size] === "open");
+  function placesOfOpen(model) {
+    const places = ["tp", "etp"].filter((size) => isOpen(model, size) && model.from[size]);
+    return places.length ? ` (${places.map((size) => placeOf(model.from[size])).join(", ")})` : "";
+  }
   const NAMES = { tp: "TP", etp: "ETP", gtp: "GTP", expert_gtp: "expert GTP" };
 
   function inheritance(run) {
@@ -137,7 +144,8 @@
       for (const [size, place] of Object.entries(model.from)) {
         if (!place) continue;
         const known = tags.get(place.path) || tags.set(place.path, new Set()).get(place.path);
-        const value = model.before && model.before[size] !== "open" && model.before[size] !== null ? " " + model.before[size] : "";
+        const isKnown = model.before && model.before[size] !== null;
+        const value = isOpen(model, size) ? (size === "tp" || size === "etp" ? " comes with the run" : "") : isKnown ? ` ${model.before[size]}` : "";
         const whose = run.models.length > 1 ? ` of ${model.name}` : "";
         known.add(`${NAMES[size]}${value}${whose}: line ${place.line}`);
       }
@@ -215,7 +223,7 @@
       ["GTP peers", list(group(dense, ["GTP"], rank))],
       ["copy", `${one(dense, "copies")}: ranks ${list(group(dense, VIEWS.dense.whole, rank))}`],
       ["data lane", `${lane} (${at(dense, "copies").size * at(dense, "GTP").size} in all)`],
-      ...(layout.cp > 1 ? [["CP group", list(group(dense, ["CP"], rank))]] : []),
+      ...(layout.cp > 1 ? [["context-parallel rank", `${one(dense, "CP")}: ranks ${list(group(dense, ["CP"], rank))}`]] : []),
       ...(layout.pp > 1 ? [["pipeline stage", `${one(dense, "PP")}: ranks ${list(group(dense, ["PP"], rank))}`]] : []),
     ]]];
     if (expert.length) {
@@ -244,16 +252,31 @@
     cell.setAttribute("aria-label", spoken(parts));
   }
 
+  const count = (number, one, many) => `${number} ${number === 1 ? one : many || one + "s"}`;
+
+  // Which part of the model, and of its sequences, a rank has, where that is not all: short and in words.
+  function partOf(layout, rank) {
+    const parts = [];
+    for (const [name, letter, words] of [["PP", "P", "pipeline stage"], ["CP", "C", "context-parallel rank"]]) {
+      const dimension = layout.dense.find((each) => each.name === name);
+      if (dimension && dimension.size > 1) {
+        const at = digit(rank, dimension);
+        parts.push({ short: `${letter}${at}`, long: `${words} ${at} (${dimension.size} in all)`, words, letter, dimension });
+      }
+    }
+    return parts;
+  }
+
   function caption(layout, model) {
     const parts = [];
-    if (layout.gpus === null) parts.push(`GPUs are not given: one copy on ${layout.ranks} GPUs.`);
-    else parts.push(`${layout.gpus} GPUs${layout.gpus_per_node ? `, ${layout.gpus_per_node} a node` : ""}.`);
-    const copy = `TP ${layout.tp} × GTP ${layout.gtp === null ? "?" : layout.gtp} × CP ${layout.cp} × PP ${layout.pp} = ${layout.gpus_per_copy} GPUs a copy`;
+    if (layout.gpus === null) parts.push(`GPUs are not given: one copy on ${count(layout.ranks, "GPU")}.`);
+    else parts.push(`${count(layout.gpus, "GPU")}${layout.gpus_per_node ? `, ${layout.gpus_per_node} a node` : ""}.`);
+    const copy = `TP ${layout.tp} × GTP ${layout.gtp === null ? "?" : layout.gtp} × CP ${layout.cp} × PP ${layout.pp} = ${count(layout.gpus_per_copy, "GPU")} a copy`;
     if (layout.warning) parts.push(`${copy}.`);
-    else if (layout.gpus !== null) parts.push(`${copy}: ${layout.copies} ${layout.copies === 1 ? "copy" : "copies"}, ${layout.data_lanes} data lane${layout.data_lanes === 1 ? "" : "s"}.`);
+    else if (layout.gpus !== null) parts.push(`${copy}: ${count(layout.copies, "copy", "copies")}, ${count(layout.data_lanes, "data lane")}.`);
     else parts.push(`${copy}.`);
-    if (model.shards) parts.push(`${model.shards} shards per weight.`);
-    if (model.expert_shards) parts.push(`${model.expert_shards} shards per expert weight.`);
+    if (model.shards) parts.push(`${count(model.shards, "shard")} per weight.`);
+    if (model.expert_shards) parts.push(`${count(model.expert_shards, "shard")} per expert weight.`);
     const node = make("figcaption", {}, parts.join(" "));
     if (layout.warning) node.append(make("span", { class: "unfit" }, " It " + layout.warning + "."));
     return node;
@@ -263,14 +286,16 @@
     const figure = make("figure", { class: "picture" }, caption(layout, model));
     const all = layout.ranks || layout.gpus || 0;
     const drawn = Math.min(all, MOST_RANKS);
+    const shares = layout.ranks ? partOf(layout, 0) : [];
     const perNode = Math.min(layout.gpus_per_node || all, all);
     const cells = [];
     const nodes = make("div", { class: "nodes", role: "group", "aria-label": "GPUs by node. Arrow keys go from rank to rank." });
     for (let first = 0; first < drawn; first += perNode) {
-      const gpus = make("div", { class: "gpus" });
-      gpus.style.gridTemplateColumns = `repeat(${Math.min(perNode, 8)}, 38px)`;
+      const gpus = make("div", { class: shares.length > 1 ? "gpus wide" : "gpus" });
+      gpus.style.gridTemplateColumns = `repeat(${Math.min(perNode, 8)}, ${shares.length > 1 ? 52 : 38}px)`;
       for (let rank = first; rank < Math.min(first + perNode, drawn); rank++) {
-        const cell = make("button", { type: "button", class: "gpu", "data-rank": rank, tabindex: rank ? "-1" : "0" }, String(rank));
+        const cell = make("button", { type: "button", class: "gpu", "data-rank": rank, tabindex: rank ? "-1" : "0" }, String(rank),
+          shares.length ? make("small", {}, partOf(layout, rank).map((part) => part.short).join(" ")) : null);
         cells.push(cell);
         gpus.append(cell);
       }
@@ -303,9 +328,10 @@
       };
       const copies = Math.min(hue.size, 4);
       key.replaceChildren(
-        make("li", {}, ...Array.from({ length: copies }, (_, n) => swatch(n, 0)), `colour: ${hue.size} ${hue.name}`),
+        make("li", {}, ...Array.from({ length: copies }, (_, n) => swatch(n, 0)), `colour: ${count(hue.size, hue.name.replace(/copies$/, "copy"), hue.name)}`),
         make("li", {}, ...Array.from({ length: Math.min(shade.size, 8) }, (_, n) => swatch(0, shade.size > 1 ? n / (shade.size - 1) : 0)), `shade: ${shade.name} ${shade.size}`),
         make("li", {}, `joined: ${row.name} group of ${row.size}`),
+        ...shares.map((part) => make("li", {}, `${part.letter}0–${part.letter}${part.dimension.size - 1}: ${part.words}`)),
         make("li", {}, "on a rank: ", make("i", { class: "gpu one" }), `${row.name} group `, make("i", { class: "gpu two" }), `${names.two} peers `, make("i", { class: "gpu three" }), names.three === "copies" ? "same part in other copies" : `${names.three} group`));
     };
     const light = (rank) => {
@@ -353,7 +379,7 @@
       figure.append(make("div", { class: "views", role: "group", "aria-label": "Coloured by" }, "Coloured by", ...buttons));
     }
     paint();
-    cells.forEach((cell, rank) => cell.setAttribute("aria-label", `rank ${rank}`));
+    cells.forEach((cell, rank) => cell.setAttribute("aria-label", [`rank ${rank}`, ...partOf(layout, rank).map((part) => part.long)].join(", ")));
     figure.append(nodes, key);
     return figure;
   }
