@@ -16,7 +16,7 @@ from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.runs.gpus import are_open
 from gtp_migrate.runs.layout import Layout, LayoutError, in_all_worlds, layout
 from gtp_migrate.runs.models import Model
-from gtp_migrate.runs.runs import Resolved, Runs, World
+from gtp_migrate.runs.runs import Resolved, Runs, World, is_built
 from gtp_migrate.runs.topology import Topology, TopologyError, topology
 from gtp_migrate.runs.topology import side as side_of
 from gtp_migrate.shards import DENSE, EXPERT, Axis
@@ -72,6 +72,8 @@ def _model(stock: Stock, recipe: str, old: Model, after: tuple[Runs, Model], *, 
     pinned = is_pinned(old, stock.pins_copies)
     was, why = _topology(stock, old, before=True)
     is_now, why_not = _topology(stock, new, before=not is_changed)
+    if not is_built(stock.runs.run(recipe), old):
+        why = "what inherits from it decides"
     is_open = _open(stock, recipe, old)
     written = _as_written(stock, recipe, old)
     places = {key: _place(written.cfg.get(key)) for key in (TP, ETP)}
