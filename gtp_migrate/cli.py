@@ -181,6 +181,9 @@ def migrate(
         _wrong(f"{' and '.join(given)} exclude each other; give one of them")
     if as_json and not doctor:
         _wrong("--json goes with --doctor; give both")
+    if (explain or doctor) and (reports or output is not Format.TEXT):
+        mode_name, told = "--explain" if explain else "--doctor", "--report" if reports else "--format"
+        _wrong(f"{told} does not go with {mode_name}, which prints its answer; leave one of them out")
     if doctor:
         from gtp_migrate.ask import questions
 
@@ -205,7 +208,7 @@ def migrate(
             if reports:
                 from gtp_migrate.outcome import Outcome
 
-                _write_reports(Outcome(files=surveyed.count, mode=mode), reports, paths)
+                _write_reports(Outcome(files=surveyed.count, mode=mode), reports, paths, quiet)
             if not quiet:
                 say_nothing_to_do(surveyed)
             return
@@ -219,7 +222,7 @@ def migrate(
         _print_diff(outcome, tuple(paths))
     outcome.mode = mode
     if reports:
-        _write_reports(outcome, reports, paths)
+        _write_reports(outcome, reports, paths, quiet)
     _print_summary(outcome, output, quiet, verbose)
     if check and (outcome.edited or outcome.left):
         if outcome.edited and not quiet:
@@ -344,7 +347,7 @@ def _check_reports(files: list[str]) -> None:
         _wrong(safe_text(str(error)))
 
 
-def _write_reports(outcome: Outcome, files: list[str], paths: list[str]) -> None:
+def _write_reports(outcome: Outcome, files: list[str], paths: list[str], quiet: bool) -> None:
     from gtp_migrate.report.files import ReportError, write_reports
 
     outcome.command = ("gtp-migrate", *sys.argv[1:])
@@ -352,6 +355,8 @@ def _write_reports(outcome: Outcome, files: list[str], paths: list[str]) -> None
         write_reports(outcome, files, paths)
     except ReportError as error:
         _wrong(safe_text(str(error)))
+    if not quiet:
+        print(f"Report: {safe_text(', '.join(files))}", file=sys.stderr)
 
 
 def _print_summary(outcome: Outcome, output: Format, quiet: bool, verbose: bool) -> None:

@@ -57,7 +57,7 @@ def _bar() -> Iterator[Progress]:
         if bar is None:
             if time.monotonic() - started < _PATIENCE:
                 return
-            bar, task = _start()
+            bar, task = _start(what)
         bar.update(task, description=what, completed=done, total=total or None)
 
     try:
@@ -67,11 +67,11 @@ def _bar() -> Iterator[Progress]:
             bar.stop()
 
 
-def _start() -> tuple[Any, Any]:
+def _start(what: str) -> tuple[Any, Any]:
     from rich.progress import Progress as Bar
 
     from gtp_migrate.report.table import make_console
 
     bar = Bar(console=make_console(), transient=True)
     bar.start()
-    return bar, bar.add_task("", total=None)
+    return bar, bar.add_task(what, total=None)

@@ -172,3 +172,10 @@ def test_a_report_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert str(ran.files["r.md"]).startswith("### gtp-migrate")
     (tmp_path / "new").write_text("")
     assert (tmp_path / "r.md").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+def test_where_the_reports_are_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("x: 1\n")
+    args = ("--report", "r.md", "--report", "r.json", ".")
+    assert "Report: r.md, r.json\n" in run(tmp_path, *args).stderr
+    assert run(tmp_path, "-q", *args).stderr == ""

@@ -444,6 +444,9 @@ def test_a_gtp_migrate_without_the_command(tmp_path: Path, shim_site: Path) -> N
         (("--doctor", "--check"), "exclude each other"),
         (("--doctor", "--dry-run"), "exclude each other"),
         (("--json", "."), "--json goes with --doctor"),
+        (("--doctor", "--report", "r.json"), "--report does not go with --doctor"),
+        (("--explain", "--report", "r.json", "."), "--report does not go with --explain"),
+        (("--explain", "--format", "github", "."), "--format does not go with --explain"),
         (("--check",), "no PATH is given"),
     ],
 )
