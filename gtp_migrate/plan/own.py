@@ -147,12 +147,14 @@ class _Adder:
         return at(self.tree, path)
 
     def _real(self, path: KeyPath) -> KeyPath:
-        """The path, if nothing on it is an interpolation."""
+        """The path, if nothing on it is an interpolation, or in a list that another file has."""
         for length in range(1, len(path) + 1):
             real, found = self.lookup.find(path[:length])
-            if real != path[:length]:
+            if real != path[:length] or (
+                isinstance(path[length - 1], int) and at(self.layer.data, path[:length]) is None
+            ):
                 raise _CannotError
-            if not isinstance(found, dict):
+            if not isinstance(found, (dict, list)):
                 break
         return path
 

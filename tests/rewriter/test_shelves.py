@@ -387,3 +387,39 @@ def test_a_shelf_of_sizes_has_no_relation(stays: Stays, migrate: Migrate, target
     ran = stays({"a.yaml": "grpo: {}\n" + SIZES}, *target, "--style", "interpolation")
     assert ["--style literal" in line for line in ran.problems] == [True]
     assert migrate({}, *target, "--style", "literal").code == 0
+
+
+# -- models in lists ---------------------------------------------------------------------------------------
+
+IN_LISTS = [
+    'teachers: [{megatron_cfg: "${policy.megatron_cfg}"}]\n',
+    'teachers: ["${policy}"]\nmore: "${teachers}"\n',
+    'teachers: [{a: 1}, [{megatron_cfg: "${policy.megatron_cfg}"}]]\n',
+    'teacher: {megatron_cfg: "${policy.megatron_cfg}"}\n',
+]
+
+
+@pytest.mark.parametrize("models", IN_LISTS)
+@pytest.mark.parametrize("section", ["dpo", "grpo"])
+def test_a_model_in_a_list_that_is_another_one(becomes: Becomes, models: str, section: str) -> None:
+    """What the policy says in the kid is what it gets: nothing of its own."""
+    text = f"{section}: {{}}\n" + HUSK + models
+    kid = KID.replace("8", "2")
+    after = text.replace(f"{OLD}: 3", f"{NEW}: 12")
+    becomes(
+        {"r.yaml": text, "kid.yaml": kid},
+        {"r.yaml": after, "kid.yaml": kid + f"    model_overrides:\n      {NEW}: 6\n"},
+        *B,
+        "--style",
+        "literal",
+    )
+
+
+@pytest.mark.parametrize("target", [B, C])
+def test_a_model_in_a_list_that_is_inherited(stays: Stays, target: tuple[str, str]) -> None:
+    """A kid has a list as a whole or not at all: it cannot add to an element."""
+    model = f"{{tensor_model_parallel_size: ${{tp}}, model_overrides: {{{OLD}: 3}}}}"
+    text = f"dpo: {{}}\ntp: 4\npolicy: {{megatron_cfg: {{tensor_model_parallel_size: 4}}}}\nteachers: [{{megatron_cfg: {model}}}]\n"
+    ran = stays({"r.yaml": text.replace("${tp}", '"${tp}"'), "kid.yaml": "defaults: r.yaml\ntp: 8\n"}, *target)
+    (problem,) = ran.problems
+    assert problem.startswith("kid.yaml: teachers[0].megatron_cfg would change from TP 8")
