@@ -14,7 +14,7 @@ from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Problem
 from gtp_migrate.proof import Failure
 from gtp_migrate.recipes.interpolation import entry_of
-from gtp_migrate.recipes.keys import OLD_KEY_TEXT
+from gtp_migrate.recipes.keys import OLD_KEY_TEXT, OLD_KEYS
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf
 from gtp_migrate.runs.models import Kind
@@ -46,7 +46,7 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
         is_set_aside = tree.files[failure.recipe].set_aside
         if not is_set_aside:
             bad.update(paths)
-        if blocked.isdisjoint(layers[failure.recipe]) and paths:
+        if blocked.isdisjoint(layers[failure.recipe]) and paths and not _is_said(outcome, failure):
             outcome.problems.append(_problem(stock, failure, is_set_aside))
     kept, groups = without_bad(layers, set(latest.texts), bad)
     after = (
@@ -88,6 +88,14 @@ def _is_of_a_copy(stock: Stock, failure: Failure) -> bool:
         return False
     model = stock.runs.resolved(failure.recipe, stock.runs.run(failure.recipe).worlds[0]).model(failure.model)
     return model is not None and model.kind is Kind.COPY
+
+
+def _is_said(outcome: Outcome, failure: Failure) -> bool:
+    """Whether an old key that a model would still have is named where it stands, with what helps."""
+    entry = failure.entry
+    if entry is None or not entry.path or entry.path[-1] not in OLD_KEYS:
+        return False
+    return any(problem.place == entry.place for problem in outcome.problems)
 
 
 def _problem(stock: Stock, failure: Failure, is_set_aside: bool) -> Problem:

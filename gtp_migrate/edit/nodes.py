@@ -32,11 +32,12 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
+from gtp_migrate.recipes.keys import MERGE
+
 #: What a line ends with in YAML 1.1.
 BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 #: Blanks, line ends and comments.
 _BETWEEN = re.compile("(?:[ \t\n\r\x85\u2028\u2029]|#[^\n\r\x85\u2028\u2029]*)*")
-MERGE = "<<"
 
 
 class NodesError(Exception):
@@ -105,12 +106,12 @@ class Mapping(Node):
         return self._by_text
 
     def get(self, key: str | int) -> Pair | None:
-        """The entry that has this key itself."""
+        """The entry that has this key itself; of several `<<` the last one."""
         if isinstance(key, str):
             candidates = self.by_text.get(key, [])
         else:
             candidates = [pair for pair in self.entries if isinstance(pair.key, Scalar)]
-        return next((pair for pair in candidates if _loads_as(pair.key, key)), None)
+        return next((pair for pair in reversed(candidates) if _loads_as(pair.key, key)), None)
 
 
 @dataclass(eq=False, slots=True)

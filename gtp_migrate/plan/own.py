@@ -7,9 +7,9 @@ from typing import Any
 from gtp_migrate.forms import Target
 from gtp_migrate.plan.changes import Add
 from gtp_migrate.plan.needs import OwnNumber
-from gtp_migrate.plan.stock import Stock, Use
+from gtp_migrate.plan.stock import Stock
 from gtp_migrate.recipes.interpolation import Computed, parse, value_of
-from gtp_migrate.recipes.keys import MODEL_OVERRIDES, SETTINGS, TP, KeyPath
+from gtp_migrate.recipes.keys import MERGE, MODEL_OVERRIDES, SETTINGS, TP, KeyPath
 from gtp_migrate.recipes.values import at
 from gtp_migrate.runs.models import (
     DEFAULT_TEACHER,
@@ -21,7 +21,7 @@ from gtp_migrate.runs.models import (
 )
 from gtp_migrate.runs.runs import Resolved, open_leaves
 from gtp_migrate.runs.topology import TopologyError, old_size, parallel_size, shard_count, side
-from gtp_migrate.shards import AXES, shards_from_size
+from gtp_migrate.shards import AXES, Axis, shards_from_size
 
 
 class _CannotError(Exception):
@@ -53,13 +53,27 @@ def needed(stock: Stock, need: OwnNumber) -> set[int | None]:
         if model is None:
             return set()
         of = side(model.cfg, need.axis)
-        if isinstance(of.size, Computed) and open_leaves(resolved.resolution, of.size):
+        values = (of.size, of.override, of.typed)
+        if any(isinstance(value, Computed) and open_leaves(resolved.resolution, value) for value in values):
             return set()  # no number follows it
         try:
-            numbers.add(Use(need.recipe, world, model, of, None, None).shards())
+            numbers.add(_count_of(model, need.axis, stock.target))
         except TopologyError:
             return set()
     return numbers
+
+
+def _count_of(model: Model, axis: Axis, target: Target) -> int | None:
+    """Shards per weight that a model has today; None where nothing says any.
+
+    Raises:
+        TopologyError: a number is not known, or none that NeMo-RL would accept.
+    """
+    of = side(model.cfg, axis)
+    count, size = shard_count(of, target, before=True), old_size(of)
+    if count is None and size is not None:
+        return shards_from_size(size, parallel_size(model.cfg, axis))
+    return count
 
 
 class _Adder:
@@ -88,11 +102,7 @@ class _Adder:
         path = self._real(self.model.path)
         if self.is_typed:
             return self._count(path)
-        overrides = (*path, MODEL_OVERRIDES)
-        if MODEL_OVERRIDES in self.layer.merged_keys.get(path, ()) or self._is_shared(overrides):
-            # An own `model_overrides` hides the one that is merged in: it needs all that is in that.
-            return Add(path, MODEL_OVERRIDES, self._whole(), TP)
-        return self._count(self._real(overrides))
+        return self._override(path)
 
     def _to_teacher(self) -> Add:
         entry = (*TEACHER_OVERRIDES, self.model.alias)
@@ -106,9 +116,9 @@ class _Adder:
         if self.is_typed:
             return self._count((*place, MEGATRON_CFG_OVERRIDES))
         if isinstance(more.get(MODEL_OVERRIDES), dict):
-            return self._count((*place, MEGATRON_CFG_OVERRIDES, MODEL_OVERRIDES))
+            return self._override((*place, MEGATRON_CFG_OVERRIDES))
         if isinstance(teacher.get(MODEL_OVERRIDES), dict):
-            return self._count((*place, MODEL_OVERRIDES))
+            return self._override(place)
         if place == DEFAULT_TEACHER and not more and self._at(TEACHER_OVERRIDES):
             # As a key of its own: what the default overrides reach those teachers that have an entry, or not, by who
             # makes them; its other keys always do, below the entry's own.
@@ -121,34 +131,46 @@ class _Adder:
         if self.is_typed:
             return self._count(GENERATION_CFG)
         if isinstance(own.get(MODEL_OVERRIDES), dict):
-            return self._count((*GENERATION_CFG, MODEL_OVERRIDES))
+            return self._override(GENERATION_CFG)
         return Add(self._real(GENERATION_CFG), MODEL_OVERRIDES, self._whole(), TP)
 
-    def _count(self, path: KeyPath) -> Add:
+    def _override(self, holder: KeyPath) -> Add:
+        """A count in the `model_overrides` of a mapping."""
+        overrides = (*holder, MODEL_OVERRIDES)
+        if MODEL_OVERRIDES in self.layer.merged_keys.get(holder, ()) or self._is_shared(overrides):
+            # An own `model_overrides` hides the one that is merged in: it needs all that is in that.
+            return Add(self._real(holder), MODEL_OVERRIDES, self._whole(), TP)
+        return self._count(overrides, MERGE)
+
+    def _count(self, path: KeyPath, after: str | None = None) -> Add:
         if any(setting.path == (*path, self.key) for setting in self.layer.settings):
             raise _CannotError
-        return Add(self._real(path), self.key, self.number, self.after)
+        return Add(self._real(path), self.key, self.number, after or self.after)
 
     def _at(self, path: KeyPath) -> Any:
         return at(self.tree, path)
 
     def _real(self, path: KeyPath) -> KeyPath:
-        """The path, if nothing on it is an interpolation."""
+        """The path, if nothing on it is an interpolation, or in a list that another file has."""
         for length in range(1, len(path) + 1):
             real, found = self.lookup.find(path[:length])
-            if real != path[:length]:
+            if real != path[:length] or (
+                isinstance(path[length - 1], int) and at(self.layer.data, path[:length]) is None
+            ):
                 raise _CannotError
-            if not isinstance(found, dict):
+            if not isinstance(found, (dict, list)):
                 break
         return path
 
     def _is_shared(self, path: KeyPath) -> bool:
-        """Whether this file writes the mapping at `path` as an alias: its settings stand elsewhere in it."""
+        """Whether this file writes the mapping at `path` as an alias: its settings stand elsewhere in it, and no `<<`
+        of its own brings them."""
         data = at(self.layer.data, path)
         if not isinstance(data, dict):
             return False
         entries = [entry for entry in self.layer.settings if any(data.get(name) is entry for name in SETTINGS)]
-        return any(entry.path[:-1] != path for entry in entries)
+        merged = self.layer.merged_keys.get(path, frozenset())
+        return any(entry.path[:-1] != path and entry.path[-1] not in merged for entry in entries)
 
     def _whole(self) -> dict[str, Any]:
         """A `model_overrides` with all that the model gets today, counts in place of sizes."""
@@ -157,12 +179,8 @@ class _Adder:
             raise _CannotError
         whole = {str(key): _repeatable(value) for key, value in overrides.items() if key not in SETTINGS}
         for axis in AXES:
-            of = side(self.model.cfg, axis)
             try:
-                count = shard_count(of, self.stock.target, before=True)
-                size = old_size(of)
-                if count is None and size is not None:
-                    count = shards_from_size(size, parallel_size(self.model.cfg, axis))
+                count = _count_of(self.model, axis, self.stock.target)
             except TopologyError:
                 raise _CannotError from None
             if count is not None:

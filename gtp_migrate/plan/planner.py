@@ -185,7 +185,7 @@ class _Planner:
         elif value is None and size is not None and size.entry.value is not None:
             self._change(setting, Drop)
         else:
-            self._change(setting, Move, written(value))
+            self._change(setting, self._way_out(setting), written(value))
 
     def _replace_size(self, setting: Setting) -> None:
         """Form A."""
@@ -201,10 +201,10 @@ class _Planner:
         elif value is not None and value != MISSING and (type(value) is not int or value < 1):
             raise Refused(f"must be a positive integer or null, not {written(value)}", "correct it and run again")
         _, override, typed = self._beside(setting)
-        kind: type[Replace] | type[Move] = Replace
+        kind: type[Replace] | type[Move] | type[Drop] = Replace
         present = override
         if self.target is Target.MEGATRON_CFG:
-            kind = Move
+            kind = self._way_out(setting)
             present = typed or override
         if present is not None:
             if present.entry.value is not None or value is None:
@@ -220,6 +220,12 @@ class _Planner:
             kind,
             written(value) if value in (None, MISSING) else new_value(setting, self.stock, self.needs, self.style),
         )
+
+    @staticmethod
+    def _way_out(setting: Setting) -> type[Move] | type[Drop]:
+        """Form C: from a shelf that is merged into a `model_overrides` nothing can move to the mapping around that. It
+        goes, and the proof asks for a number of its own for each model."""
+        return Move if setting.entry.path[-2:-1] == (MODEL_OVERRIDES,) else Drop
 
     def _replace_unused(self, setting: Setting) -> None:
         """An old key that counts for no model, but may still reach one: by `<<`, under the mapping's own word."""
@@ -292,7 +298,7 @@ class _Planner:
             entry.place,
             entry.path[:-2],
             f"{setting.key}: {written(entry.value)}",
-            f"removed ({key} is set already)" if kind is Drop else f"{key}: {value}",
+            _removed(key, value) if kind is Drop else f"{key}: {value}",
             parallel_of(setting, self.stock),
             entry.key,
             "${mul:" in value,
@@ -323,6 +329,11 @@ class _Planner:
             f"{add.key}: {shown}",
             describe_parallel(need.recipe, model, need.axis, self.stock, run.worlds[0]),
         )
+
+
+def _removed(key: str, value: str) -> str:
+    """What is said of an entry that goes: it is not needed, or had a value that stands in other places from now on."""
+    return f"removed ({key} is in each model's own mapping)" if value else f"removed ({key} is set already)"
 
 
 def _shown(value: Any) -> str:

@@ -41,7 +41,9 @@ def as_number(setting: Setting, fixed: dict[tuple[str, str], int | None], stock:
         need = fixed.get((use.recipe, use.model.name))
         if is_own and need is not None:
             return need
-    counted = Counter(need for need in fixed.values() if need is not None).most_common(1)
+    # The file's own recipe first: whatever inherits from it says itself what it changes.
+    own = [need for (recipe, _), need in fixed.items() if recipe == setting.recipe and need is not None]
+    counted = Counter(own or [need for need in fixed.values() if need is not None]).most_common(1)
     return counted[0][0] if counted else None
 
 

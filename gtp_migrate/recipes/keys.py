@@ -9,6 +9,8 @@ KeyPath = tuple["str | int", ...]
 
 MEGATRON_CFG = "megatron_cfg"
 MODEL_OVERRIDES = "model_overrides"
+#: The key that merges other mappings into one.
+MERGE = "<<"
 #: Drops the inherited mapping of the same name; honoured by NeMo-RL in mappings at the top level only.
 OVERRIDE_MARKER = "_override_"
 #: What OmegaConf takes for a value that is still to be given.

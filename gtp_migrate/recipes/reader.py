@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from gtp_migrate.problems import Place, Problem, RecipeError, one_line
-from gtp_migrate.recipes.keys import OLD_KEY_TEXT, PLACED_KEYS, SETTINGS, KeyPath
+from gtp_migrate.recipes.keys import MERGE, OLD_KEY_TEXT, PLACED_KEYS, SETTINGS, KeyPath
 from gtp_migrate.recipes.values import Leaf, Source, is_one_entry, plain, raw
 
 #: Deeper than OmegaConf itself gets within Python's recursion limit.
@@ -203,7 +203,7 @@ class Reader:
             if above.is_mapping:
                 if above.key is None:
                     raise self._error(event.start_mark, "has a key that is a list or a mapping, which NeMo-RL rejects")
-                path = (*above.path, "<<" if above.key[0] is _MERGE_KEY else above.key[0])
+                path = (*above.path, MERGE if above.key[0] is _MERGE_KEY else above.key[0])
             else:
                 path = (*above.path, len(above.data))
         self._anchor(event)

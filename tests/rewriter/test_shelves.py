@@ -262,3 +262,164 @@ def test_the_null_removed(right: Callable[..., Ran]) -> None:
     base = "policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 4\n"
     child = f"defaults: base.yaml\npolicy:\n  megatron_cfg:\n    model_overrides:\n      {OLD}: 3\n"
     right({"base.yaml": base, "kid.yaml": child}, *B)
+
+
+# -- a shelf of sizes, merged into a `model_overrides` -----------------------------------------------------
+
+SIZES = f"""\
+gtp: &GTP {{{OLD}: 3}}
+policy:  {{megatron_cfg: {{tensor_model_parallel_size: 4, model_overrides: {{<<: *GTP}}}}}}
+teacher: {{megatron_cfg: {{tensor_model_parallel_size: 8, model_overrides: {{<<: *GTP, foo: 1}}}}}}
+"""
+
+
+@pytest.mark.parametrize("style", ["auto", "literal"])
+@pytest.mark.parametrize("section", ["grpo", "dpo"])
+def test_sizes_that_are_merged_at_two_tps(becomes: Becomes, section: str, style: str) -> None:
+    """`<<` is no alias of the whole mapping: what stands beside it goes before what it brings."""
+    text = f"{section}: {{}}\n" + SIZES
+    after = text.replace(f"{OLD}: 3", f"{NEW}: 12").replace("<<: *GTP, foo", f"<<: *GTP, {NEW}: 24, foo")
+    becomes({"a.yaml": text}, {"a.yaml": after}, *B, "--style", style)
+
+
+@pytest.mark.parametrize("how", ["[*GTP]", "[*GTP, *MORE]"])
+def test_sizes_that_a_list_of_merges_brings(becomes: Becomes, how: str) -> None:
+    text = "more: &MORE {bar: 2}\ndpo: {}\n" + SIZES.replace("<<: *GTP", f"<<: {how}")
+    after = text.replace(f"{OLD}: 3", f"{NEW}: 12").replace(f"{how}, foo", f"{how}, {NEW}: 24, foo")
+    becomes({"a.yaml": text}, {"a.yaml": after}, *B)
+
+
+def test_sizes_that_two_merges_bring(becomes: Becomes) -> None:
+    """Two `<<` on two lines: what stands in the mapping itself goes before both."""
+    text = (
+        f"dpo: {{}}\nmore: &MORE {{bar: 2}}\ngtp: &GTP {{{OLD}: 3}}\n"
+        "policy:  {megatron_cfg: {tensor_model_parallel_size: 4, model_overrides: {<<: *GTP}}}\n"
+        "teacher:\n  megatron_cfg:\n    tensor_model_parallel_size: 8\n"
+        "    model_overrides:\n      # both\n      <<: *GTP  # sizes\n      <<: *MORE  # more\n"
+    )
+    after = text.replace(f"{OLD}: 3", f"{NEW}: 12").replace("# more\n", f"# more\n      {NEW}: 24\n")
+    becomes({"a.yaml": text}, {"a.yaml": after}, *B)
+
+
+def test_both_axes_of_a_shelf_of_sizes(becomes: Becomes) -> None:
+    expert, count = "expert_gtp_weight_remat_size: 2", "expert_tensor_parallel_num_weight_shards"
+    text = "dpo: {}\n" + SIZES.replace("3}", f"3, {expert}}}")
+    after = text.replace(f"{OLD}: 3, {expert}", f"{NEW}: 12, {count}: 8")
+    after = after.replace("<<: *GTP, foo", f"<<: *GTP, {NEW}: 24, {count}: 16, foo")
+    becomes({"a.yaml": text}, {"a.yaml": after}, *B)
+
+
+ANCHORED = f"""\
+policy: {{megatron_cfg: {{tensor_model_parallel_size: 4, model_overrides: &GTP {{{OLD}: 3}}}}}}
+value: {{megatron_cfg: {{tensor_model_parallel_size: 8, model_overrides: {{<<: *GTP}}}}}}
+"""
+
+
+@pytest.mark.parametrize(("section", "style"), [("dpo", "auto"), ("dpo", "literal"), ("grpo", "literal")])
+def test_a_model_whose_sizes_another_one_merges(becomes: Becomes, section: str, style: str) -> None:
+    text = f"{section}: {{}}\n" + ANCHORED
+    after = text.replace(f"{OLD}: 3", f"{NEW}: 12").replace("<<: *GTP", f"<<: *GTP, {NEW}: 24")
+    becomes({"a.yaml": text}, {"a.yaml": after}, *B, "--style", style)
+
+
+def test_a_relation_that_another_model_merges(becomes: Becomes) -> None:
+    text = "grpo: {}\n" + ANCHORED
+    after = text.replace(f"{OLD}: 3", f'{NEW}: "${{mul:3,${{..tensor_model_parallel_size}}}}"')
+    becomes({"a.yaml": text}, {"a.yaml": after}, *B, "--style", "interpolation")
+
+
+KID = "defaults: r.yaml\npolicy:\n  megatron_cfg:\n    tensor_model_parallel_size: 8\n"
+
+
+@pytest.mark.parametrize("style", ["auto", "literal"])
+@pytest.mark.parametrize("section", ["grpo", "dpo"])
+def test_a_kid_of_another_tp_over_a_shelf_of_sizes(becomes: Becomes, section: str, style: str) -> None:
+    """The shelf has the number of its own recipe, whichever file comes first."""
+    text = f"{section}: {{}}\n" + SIZES.splitlines(keepends=True)[0] + SIZES.splitlines(keepends=True)[1]
+    kid = KID + f"    model_overrides:\n      {NEW}: 24\n"
+    becomes({"r.yaml": text, "k.yaml": KID}, {"r.yaml": text.replace(f"{OLD}: 3", f"{NEW}: 12"), "k.yaml": kid}, *B)
+
+
+def test_a_shelf_of_sizes_in_form_c(becomes: Becomes) -> None:
+    """Nothing on the shelf can say it there: each model has its own."""
+    text = "grpo: {}\n" + SIZES
+    after = text.replace(f"{{{OLD}: 3}}", "{}")
+    for tp, count in ((4, 12), (8, 24)):
+        after = after.replace(f"size: {tp}", f"size: {tp}, {NEW}: {count}")
+    becomes({"a.yaml": text}, {"a.yaml": after}, *C)
+
+
+def test_a_kid_over_a_shelf_of_sizes_in_form_c(becomes: Becomes) -> None:
+    text = (
+        f"dpo: {{}}\ngtp: &GTP\n  # for all\n  {OLD}: 3  # why\n  a: 1\n"
+        "policy: {megatron_cfg: {tensor_model_parallel_size: 4, model_overrides: {<<: *GTP}}}\n"
+    )
+    after = text.replace(f"  {OLD}: 3  # why", "  # why").replace("size: 4", f"size: 4, {NEW}: 12")
+    becomes({"r.yaml": text, "k.yaml": KID}, {"r.yaml": after, "k.yaml": KID + f"    {NEW}: 24\n"}, *C)
+
+
+def test_a_count_on_a_shelf_in_form_c(becomes: Becomes) -> None:
+    text = f"grpo: {{}}\ngtp: &GTP {{{NEW}: 24}}\n" + SIZES.split("\n", 1)[1]
+    after = text.replace(f"{{{NEW}: 24}}", "{}")
+    for tp in (4, 8):
+        after = after.replace(f"size: {tp}", f"size: {tp}, {NEW}: 24")
+    becomes({"a.yaml": text}, {"a.yaml": after}, *C)
+
+
+@pytest.mark.parametrize("target", [B, C])
+def test_sizes_that_clash_in_two_merges(stays: Stays, target: tuple[str, str]) -> None:
+    """The one that is hidden would come to light: it is said where it stands, with what helps, and once."""
+    shelves = f"dpo: {{}}\na: &A {{{OLD}: 2}}\nb: &B {{{OLD}: 3}}\n"
+    both = "model_overrides:\n      <<: *A\n      <<: *B\n"
+    models = [
+        f"{name}:\n  megatron_cfg:\n    tensor_model_parallel_size: {tp}\n    {both}"
+        for name, tp in (("policy", 4), ("teacher", 8))
+    ]
+    ran = stays({"a.yaml": shelves + "".join(models)}, *target)
+    (problem,) = ran.problems
+    assert problem.startswith("a.yaml:2:8: ")
+    assert "remove it" in problem
+
+
+@pytest.mark.parametrize("target", [B, C])
+def test_a_shelf_of_sizes_has_no_relation(stays: Stays, migrate: Migrate, target: tuple[str, str]) -> None:
+    """What refers to TP would have to resolve on the shelf itself; numbers, as advised, help."""
+    ran = stays({"a.yaml": "grpo: {}\n" + SIZES}, *target, "--style", "interpolation")
+    assert ["--style literal" in line for line in ran.problems] == [True]
+    assert migrate({}, *target, "--style", "literal").code == 0
+
+
+# -- models in lists ---------------------------------------------------------------------------------------
+
+IN_LISTS = [
+    'teachers: [{megatron_cfg: "${policy.megatron_cfg}"}]\n',
+    'teachers: ["${policy}"]\nmore: "${teachers}"\n',
+    'teachers: [{a: 1}, [{megatron_cfg: "${policy.megatron_cfg}"}]]\n',
+    'teacher: {megatron_cfg: "${policy.megatron_cfg}"}\n',
+]
+
+
+@pytest.mark.parametrize("models", IN_LISTS)
+@pytest.mark.parametrize("section", ["dpo", "grpo"])
+def test_a_model_in_a_list_that_is_another_one(becomes: Becomes, models: str, section: str) -> None:
+    """What the policy says in the kid is what it gets: nothing of its own."""
+    text = f"{section}: {{}}\n" + HUSK + models
+    kid = KID.replace("8", "2")
+    after = text.replace(f"{OLD}: 3", f"{NEW}: 12")
+    becomes(
+        {"r.yaml": text, "kid.yaml": kid},
+        {"r.yaml": after, "kid.yaml": kid + f"    model_overrides:\n      {NEW}: 6\n"},
+        *B,
+        "--style",
+        "literal",
+    )
+
+
+@pytest.mark.parametrize("target", [B, C])
+def test_a_model_in_a_list_that_is_inherited(stays: Stays, target: tuple[str, str]) -> None:
+    """A kid has a list as a whole or not at all: it cannot add to an element."""
+    model = f"{{tensor_model_parallel_size: ${{tp}}, model_overrides: {{{OLD}: 3}}}}"
+    text = f"dpo: {{}}\ntp: 4\npolicy: {{megatron_cfg: {{tensor_model_parallel_size: 4}}}}\nteachers: [{{megatron_cfg: {model}}}]\n"
+    ran = stays({"r.yaml": text.replace("${tp}", '"${tp}"'), "kid.yaml": "defaults: r.yaml\ntp: 8\n"}, *target)
+    (problem,) = ran.problems
+    assert problem.startswith("kid.yaml: teachers[0].megatron_cfg would change from TP 8")
