@@ -88,7 +88,7 @@ def test_every_recipe_runs_as_before(style: str, target: str, tmp_path: Path) ->
     told = {line.split(":")[0].removeprefix("recipes/") for line in ran.problems}
     assert set(left) <= told
     assert (ran.code == 0) == (not left)
-    assert style != "auto" or left == (["shared_overrides.yaml"] if typed else [])
+    assert style != "auto" or not left
 
 
 #: Where nobody knows whether there is a resolver.
@@ -190,17 +190,12 @@ def test_half_of_the_tree_can_be_finished_later(tree: Path) -> None:
         assert (tree / "recipes" / name).read_bytes() == (MIGRATED / name).read_bytes(), name
 
 
-def test_megatron_cfg_moves_all_but_the_shared_overrides(tree: Path) -> None:
-    """One `model_overrides` under two models cannot be moved out by a tool; the rest runs as before."""
+def test_megatron_cfg_moves_all(tree: Path) -> None:
+    """One `model_overrides` under two models too: each gets its own number."""
     ran = run(tree, "--target", "megatron-cfg", "recipes")
-    assert ran.code == 3
-    assert len(ran.problems) == 1
-    assert ran.problems[0].startswith("recipes/shared_overrides.yaml:3:3: ")
+    assert (ran.code, ran.problems) == (0, [])
     for name in NAMES:
         after = tree / "recipes" / name
-        if name == "shared_overrides.yaml":
-            assert after.read_bytes() == (RECIPES / name).read_bytes()
-            continue
         assert oracle.topologies(after, typed=True, tp=6) == oracle.topologies(RECIPES / name, tp=6), name
         assert oracle.old_keys(after) == []
 
