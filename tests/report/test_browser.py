@@ -441,6 +441,27 @@ def test_print(open_page: Open, fixture_reports: Path, tmp_path: Path) -> None:
     assert paper.startswith(b"%PDF")
 
 
+def test_the_table_on_paper(page: Any) -> None:
+    """Its head is text, as Chromium leaves buttons out where it repeats a head; nothing is cut or runs together."""
+    page.emulate_media(media="print")
+    # A4 across, without its margins.
+    page.set_viewport_size({"width": 1031, "height": 700})
+    assert page.locator("#table thead button:visible").count() == 0
+    sizes = ["TP", "ETP", "GTP", "xGTP"]
+    heads = ["recipe", "state", "model", "before", "after", "GPUs", "copies", "data lanes", "fit", *sizes, *sizes]
+    assert page.locator("#table thead th").all_inner_texts() == heads
+    # Of the texts themselves: a cell says nothing of what sticks out of it to the left.
+    script = """() => [...document.querySelectorAll("#table :is(th, td):not(:empty)")].filter((cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        const text = range.getBoundingClientRect(), box = cell.getBoundingClientRect();
+        return text.width && (text.left < box.left + 2 || text.right > box.right - 2);
+    }).map((cell) => cell.innerText)"""
+    assert page.evaluate(script) == []
+    assert page.locator("#table").evaluate("node => node.getBoundingClientRect().right") <= 1030
+    assert page.locator(".tiles > div").last.evaluate("node => node.getBoundingClientRect().right") <= 1030
+
+
 def test_settings(page: Any) -> None:
     page.locator(".all-settings summary").click()
     rows = page.locator(".settings tbody tr")
