@@ -103,6 +103,53 @@ def test_the_verdict(page: Any) -> None:
     assert page.locator("#person li").count() == 15
 
 
+BAD = """
+    policy:
+      megatron_cfg:
+        tensor_model_parallel_size: 4
+        model_overrides: {gtp_weight_remat_size: %d}
+    """
+
+
+def problems_page(open_page: Open, folder: Path, number: int) -> Any:
+    files = {f"{n:02}.yaml": BAD % -n for n in range(number)}
+    make_reports(folder, files, "--dry-run")
+    return open_page(folder / "report/report.html")
+
+
+def test_what_needs_a_person_is_all_there(page: Any) -> None:
+    """No box that scrolls, and shows a part of it without a word."""
+    assert page.locator(".problems").evaluate("node => node.scrollHeight <= node.clientHeight")
+    assert page.locator("#person li:visible").count() == 15
+    assert page.locator("#person details").count() == 0
+
+
+def test_what_needs_a_person_in_many_places(open_page: Open, tmp_path: Path) -> None:
+    """The page says how many more there are, and shows them by keyboard and on paper."""
+    page = problems_page(open_page, tmp_path, 21)
+    assert page.locator("#person li").count() == 21
+    assert page.locator("#person li:visible").count() == 10
+    summary = page.locator("#person summary")
+    assert summary.inner_text() == "11 more"
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#person li:visible").count() == 21
+    page.keyboard.press("Enter")
+    assert page.locator("#person li:visible").count() == 10
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#person li:visible").count() == 21
+    assert not summary.is_visible()
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.locator("#person li:visible").count() == 10
+
+
+def test_twenty_places_are_shown_at_once(open_page: Open, tmp_path: Path) -> None:
+    page = problems_page(open_page, tmp_path, 20)
+    assert page.locator("#person li:visible").count() == 20
+
+
 def test_the_page_shows_the_json_report(page: Any, fixture_reports: Path) -> None:
     data = json.loads((fixture_reports / "report.json").read_text())
     assert data_of(page) == data

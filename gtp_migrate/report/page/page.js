@@ -412,8 +412,10 @@
   }
   let openedToPrint = [];
   window.addEventListener("beforeprint", () => {
-    openedToPrint = details.filter((node) => !node.open).slice(0, 300);
-    for (const node of openedToPrint) { fill(node); node.open = true; }
+    const changed = details.filter((node) => !node.open).slice(0, 300);
+    changed.forEach(fill);
+    openedToPrint = [...document.querySelectorAll(".rest:not([open])"), ...changed];
+    for (const node of openedToPrint) node.open = true;
     if (table) { limit = Infinity; filter(); }
   });
   window.addEventListener("afterprint", () => {
