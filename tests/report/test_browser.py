@@ -124,6 +124,14 @@ def test_what_needs_a_person_is_all_there(page: Any) -> None:
     assert page.locator("#person details").count() == 0
 
 
+def test_what_needs_a_person_as_copied(page: Any) -> None:
+    """What is wrong and what to do are two things also without the colours, as in the other reports."""
+    name = "fixtures/needs_a_person/bad_sizes.yaml"
+    said = "gtp_weight_remat_size must be a positive integer or null, not 0; correct it and run again"
+    for problem in (page.locator("#person li").first, opened(page, name).locator(".problems li").first):
+        assert problem.inner_text().splitlines() == [f"{name}:6:7", said]
+
+
 def test_what_needs_a_person_in_many_places(open_page: Open, tmp_path: Path) -> None:
     """The page says how many more there are, and shows them by keyboard and on paper."""
     page = problems_page(open_page, tmp_path, 21)

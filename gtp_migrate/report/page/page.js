@@ -111,7 +111,7 @@
     if (run.problems.length) {
       parts.push(make("h3", {}, "Needs a person"), make("div", { class: "problems" }, make("ul", {}, ...run.problems.map((number) => {
         const problem = data.problems[number];
-        return make("li", {}, make("code", { class: "place" }, placeOf(problem)), make("span", {}, problem.what), " ",
+        return make("li", {}, make("code", { class: "place" }, placeOf(problem)), make("span", {}, problem.what), "; ",
           make("span", { class: "todo" }, problem.todo));
       }))));
     }
