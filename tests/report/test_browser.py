@@ -218,6 +218,27 @@ def test_sort(page: Any) -> None:
     assert shown(page)[0] == "fixtures/recipes/odd_indents.yaml"
 
 
+def test_what_can_be_sorted_says_so(page: Any) -> None:
+    """Each such header has a mark, in its place and in no name; `aria-sort` says the order."""
+
+    def marks() -> dict[str, str]:
+        script = "all => all.map(one => [one.dataset.sort, getComputedStyle(one, '::after').content[1]])"
+        return dict(page.locator("#table thead button").evaluate_all(script))
+
+    assert len(marks()) == 14
+    assert set(marks().values()) == {"↕"}
+    gpus = page.get_by_role("columnheader").get_by_role("button", name="GPUs", exact=True)
+    gpus.click()
+    assert [name for name, mark in marks().items() if mark == "▲"] == ["gpus"]
+    gpus.click()
+    assert [name for name, mark in marks().items() if mark == "▼"] == ["gpus"]
+    page.get_by_role("button", name="state", exact=True).click()
+    assert [name for name, mark in marks().items() if mark != "↕"] == ["state"]
+    orders = page.locator("#table th[aria-sort]").evaluate_all("all => all.map(one => one.ariaSort)")
+    assert sorted(orders) == ["ascending", *["none"] * 13]
+    assert page.locator("#table thead th:has(button):not([aria-sort])").count() == 0
+
+
 def test_open_a_recipe(page: Any) -> None:
     assert page.locator(".diff").count() == 0
     details = opened(page, UNFIT)
