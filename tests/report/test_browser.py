@@ -319,6 +319,7 @@ def test_every_rank_is_in_the_groups_that_python_says(page: Any, name: str) -> N
     [run] = [run for run in data["runs"] if run["recipe"] == name]
     layout = data["layouts"][run["models"][0]["layout"]]
     dimensions = [Dimension(**each) for each in layout["dense"]], [Dimension(**each) for each in layout["expert"]]
+    experts = {"ETP group": (1, ["ETP"]), "EP group": (1, ["EP"]), "expert GTP peers": (1, ["expert GTP"])}
     for rank in range(layout["ranks"]):
         details.locator(f".gpu[data-rank='{rank}']").focus()
         labels = page.locator("#tip dt").all_inner_texts()
@@ -327,9 +328,7 @@ def test_every_rank_is_in_the_groups_that_python_says(page: Any, name: str) -> N
             "TP group": (0, ["TP"]),
             "GTP peers": (0, ["GTP"]),
             "copy": (0, ["TP", "GTP", "CP", "PP"]),
-            "ETP group": (1, ["ETP"]),
-            "EP group": (1, ["EP"]),
-            "expert GTP peers": (1, ["expert GTP"]),
+            **(experts if name == MOE else {}),
         }.items():
             assert numbers(said[label].split(": ranks ")[-1]) == group(dimensions[side], names, rank), (rank, label)
 
@@ -341,6 +340,16 @@ def numbers(text: str) -> list[int]:
         first, _, last = part.partition("–")
         found += range(int(first), int(last or first) + 1)
     return found
+
+
+def test_a_rank_says_nothing_of_experts_where_there_are_none(page: Any) -> None:
+    cell = opened(page, DENSE).locator(".gpu[data-rank='17']")
+    cell.focus()
+    assert page.locator("#tip b").all_inner_texts() == ["rank 17: node 2, GPU 1", "Dense weights"]
+    assert not re.search("expert|ETP|EP group", cell.get_attribute("aria-label"), re.IGNORECASE)
+    # TP 4 and ETP 1, and no EP.
+    opened(page, "fixtures/recipes/opd_teachers.yaml").locator(".gpu[data-rank='3']").first.focus()
+    assert page.locator("#tip b").all_inner_texts() == ["rank 3: node 0, GPU 3", "Dense weights", "Experts"]
 
 
 STAGES = """

@@ -212,6 +212,9 @@
     expert: { whole: ["ETP", "EP", "expert GTP", "PP"], row: "ETP", shade: "expert GTP", hue: "expert copies", two: "expert GTP", three: "EP" },
   };
 
+  // Without experts their sizes come out as the dense ones, or as 1: groups that say nothing.
+  const hasExperts = (layout) => layout.expert.length && (layout.ep > 1 || layout.expert_gtp > 1 || layout.etp !== layout.tp);
+
   function groupsOf(layout, rank) {
     const perNode = layout.gpus_per_node || layout.ranks;
     const at = (dimensions, name) => dimensions.find((dimension) => dimension.name === name);
@@ -226,7 +229,7 @@
       ...(layout.cp > 1 ? [["context-parallel rank", `${one(dense, "CP")}: ranks ${list(group(dense, ["CP"], rank))}`]] : []),
       ...(layout.pp > 1 ? [["pipeline stage", `${one(dense, "PP")}: ranks ${list(group(dense, ["PP"], rank))}`]] : []),
     ]]];
-    if (expert.length) {
+    if (hasExperts(layout)) {
       parts.push(["Experts", [
         ["ETP group", list(group(expert, ["ETP"], rank))],
         ["EP group", list(group(expert, ["EP"], rank))],
@@ -366,7 +369,7 @@
       next.tabIndex = 0;
       next.focus();
     });
-    if (layout.expert.length && (layout.ep > 1 || layout.expert_gtp > 1 || layout.etp !== layout.tp)) {
+    if (hasExperts(layout)) {
       const buttons = ["dense", "expert"].map((name) => {
         const button = make("button", { type: "button", "aria-pressed": String(name === view) }, name === "dense" ? "dense weights" : "experts");
         button.addEventListener("click", () => {
