@@ -577,6 +577,54 @@ def test_on_a_telephone(open_page: Open, fixture_reports: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def lines_of(cell: Any) -> list[dict[str, float]]:
+    """Where the lines stand that a cell's text is wrapped into: left and right, without the spaces at their ends."""
+    script = """node => {
+        const lines = new Map();
+        const walk = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
+        while (walk.nextNode()) for (let n = 0; n < walk.currentNode.length; n++) {
+            if (walk.currentNode.data[n] === " ") continue;
+            const range = document.createRange();
+            range.setStart(walk.currentNode, n);
+            range.setEnd(walk.currentNode, n + 1);
+            const box = range.getBoundingClientRect();
+            const line = lines.get(Math.round(box.top)) || { left: Infinity, right: 0 };
+            lines.set(Math.round(box.top), { left: Math.min(line.left, box.left), right: Math.max(line.right, box.right) });
+        }
+        return [...lines.values()];
+    }"""
+    lines: list[dict[str, float]] = cell.evaluate(script)
+    return lines
+
+
+def test_a_long_line_of_a_diff_keeps_its_indent(page: Any) -> None:
+    page.set_viewport_size({"width": 900, "height": 900})
+    cell = opened(page, UNFIT).locator(".diff td.new:not(.line)").first
+    first, *others = lines_of(cell)
+    assert others
+    assert all(first["left"] < other["left"] < first["left"] + 30 for other in others)
+    assert cell.inner_text().startswith("      tensor_parallel")
+
+
+def test_a_diff_on_a_telephone(open_page: Open, fixture_reports: Path) -> None:
+    """What is after stands under what was before, as wide as the page; what is the same stands there once."""
+    page = open_page(fixture_reports / "report.html")
+    page.set_viewport_size({"width": 390, "height": 800})
+    diff = opened(page, UNFIT).locator(".diff")
+    old, new = diff.locator("td.old:not(.line)").first, diff.locator("td.new:not(.line)").first
+    assert old.bounding_box()["x"] == new.bounding_box()["x"]
+    assert new.bounding_box()["y"] >= old.bounding_box()["y"] + old.bounding_box()["height"]
+    assert new.bounding_box()["width"] > 230
+    assert len(lines_of(new)) <= 4
+    for row in diff.locator("tr.same").all():
+        assert row.locator("td:visible").count() == 2
+    signs = "all => all.map(one => getComputedStyle(one, '::before').content)"
+    assert diff.locator(".line.old, .line.new").evaluate_all(signs) == ['"− "', '"+ "']
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Nor does anything else beside it stick out.
+    assert page.locator(".panel").evaluate("node => node.scrollWidth <= node.clientWidth")
+
+
 def test_two_thousand_recipes(open_page: Open, tmp_path: Path) -> None:
     """The page holds a row a model and no more: what belongs to a recipe is made when it is opened."""
     file = tmp_path / "many.html"

@@ -168,18 +168,18 @@
 
   function diff(file) {
     const cells = (side, isOld, isChanged) => {
-      const kind = side && isChanged ? (isOld ? "old" : "new") : null;
+      const kind = side ? (isChanged ? (isOld ? "old" : "new") : "") : "none";
       const pieces = side ? side.pieces : [];
-      return [
-        make("td", { class: kind ? `line ${kind}` : "line" }, side ? String(side.line) : ""),
-        make("td", { class: kind }, ...pieces.map((piece, n) => (n % 2 ? make(isOld ? "del" : "ins", {}, piece) : piece))),
-      ];
+      const text = make("td", { class: kind }, ...pieces.map((piece, n) => (n % 2 ? make(isOld ? "del" : "ins", {}, piece) : piece)));
+      // What is wrapped goes on a bit right of where the line begins.
+      text.style.setProperty("--indent", Math.min(pieces.join("").search(/\S|$/) + 2, 16));
+      return [make("td", { class: `line ${kind}` }, side ? String(side.line) : ""), text];
     };
     return make("table", { class: "diff" },
       make("caption", {}, make("code", {}, make("bdi", {}, file.path))),
       make("colgroup", {}, make("col", { class: "line" }), make("col"), make("col", { class: "line" }), make("col")),
       ...file.hunks.map((hunk) => make("tbody", {}, ...hunk.map((row) =>
-        make("tr", {}, ...cells(row.before, true, row.changed), ...cells(row.after, false, row.changed))))));
+        make("tr", { class: row.changed ? null : "same" }, ...cells(row.before, true, row.changed), ...cells(row.after, false, row.changed))))));
   }
 
   // -- the picture of a layout ------------------------------------------------------------------
