@@ -20,6 +20,8 @@ from gtp_migrate.report.words import STATES, done, headline, is_alike, verdict
 
 #: Runs in the table at first: a browser lays out so many at once. The filter looks at all of them.
 _MOST_SHOWN = 400
+#: Problems that are all shown at once; of more, half as many, and the rest on demand.
+_MOST_PROBLEMS = 20
 
 
 def html_report(outcome: Outcome) -> str:
@@ -31,6 +33,7 @@ def html_report(outcome: Outcome) -> str:
     return page.get_template("page.html").render(
         data=data,
         most_shown=_MOST_SHOWN,
+        most_problems=_MOST_PROBLEMS,
         payload=Markup(_inert(data)),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -103,6 +103,61 @@ def test_the_verdict(page: Any) -> None:
     assert page.locator("#person li").count() == 15
 
 
+BAD = """
+    policy:
+      megatron_cfg:
+        tensor_model_parallel_size: 4
+        model_overrides: {gtp_weight_remat_size: %d}
+    """
+
+
+def problems_page(open_page: Open, folder: Path, number: int) -> Any:
+    files = {f"{n:02}.yaml": BAD % -n for n in range(number)}
+    make_reports(folder, files, "--dry-run")
+    return open_page(folder / "report/report.html")
+
+
+def test_what_needs_a_person_is_all_there(page: Any) -> None:
+    """No box that scrolls, and shows a part of it without a word."""
+    assert page.locator(".problems").evaluate("node => node.scrollHeight <= node.clientHeight")
+    assert page.locator("#person li:visible").count() == 15
+    assert page.locator("#person details").count() == 0
+
+
+def test_what_needs_a_person_as_copied(page: Any) -> None:
+    """What is wrong and what to do are two things also without the colours, as in the other reports."""
+    name = "fixtures/needs_a_person/bad_sizes.yaml"
+    said = "gtp_weight_remat_size must be a positive integer or null, not 0; correct it and run again"
+    for problem in (page.locator("#person li").first, opened(page, name).locator(".problems li").first):
+        assert problem.inner_text().splitlines() == [f"{name}:6:7", said]
+
+
+def test_what_needs_a_person_in_many_places(open_page: Open, tmp_path: Path) -> None:
+    """The page says how many more there are, and shows them by keyboard and on paper."""
+    page = problems_page(open_page, tmp_path, 21)
+    assert page.locator("#person li").count() == 21
+    assert page.locator("#person li:visible").count() == 10
+    summary = page.locator("#person summary")
+    assert summary.inner_text() == "11 more"
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#person li:visible").count() == 21
+    page.keyboard.press("Enter")
+    assert page.locator("#person li:visible").count() == 10
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#person li:visible").count() == 21
+    assert not summary.is_visible()
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.locator("#person li:visible").count() == 10
+
+
+def test_twenty_places_are_shown_at_once(open_page: Open, tmp_path: Path) -> None:
+    page = problems_page(open_page, tmp_path, 20)
+    assert page.locator("#person li:visible").count() == 20
+
+
 def test_the_page_shows_the_json_report(page: Any, fixture_reports: Path) -> None:
     data = json.loads((fixture_reports / "report.json").read_text())
     assert data_of(page) == data
@@ -161,6 +216,27 @@ def test_sort(page: Any) -> None:
     page.locator("[data-sort='before.gtp']").click()
     page.locator("[data-sort='before.gtp']").click()
     assert shown(page)[0] == "fixtures/recipes/odd_indents.yaml"
+
+
+def test_what_can_be_sorted_says_so(page: Any) -> None:
+    """Each such header has a mark, in its place and in no name; `aria-sort` says the order."""
+
+    def marks() -> dict[str, str]:
+        script = "all => all.map(one => [one.dataset.sort, getComputedStyle(one, '::after').content[1]])"
+        return dict(page.locator("#table thead button").evaluate_all(script))
+
+    assert len(marks()) == 14
+    assert set(marks().values()) == {"↕"}
+    gpus = page.get_by_role("columnheader").get_by_role("button", name="GPUs", exact=True)
+    gpus.click()
+    assert [name for name, mark in marks().items() if mark == "▲"] == ["gpus"]
+    gpus.click()
+    assert [name for name, mark in marks().items() if mark == "▼"] == ["gpus"]
+    page.get_by_role("button", name="state", exact=True).click()
+    assert [name for name, mark in marks().items() if mark != "↕"] == ["state"]
+    orders = page.locator("#table th[aria-sort]").evaluate_all("all => all.map(one => one.ariaSort)")
+    assert sorted(orders) == ["ascending", *["none"] * 13]
+    assert page.locator("#table thead th:has(button):not([aria-sort])").count() == 0
 
 
 def test_open_a_recipe(page: Any) -> None:
@@ -243,6 +319,7 @@ def test_every_rank_is_in_the_groups_that_python_says(page: Any, name: str) -> N
     [run] = [run for run in data["runs"] if run["recipe"] == name]
     layout = data["layouts"][run["models"][0]["layout"]]
     dimensions = [Dimension(**each) for each in layout["dense"]], [Dimension(**each) for each in layout["expert"]]
+    experts = {"ETP group": (1, ["ETP"]), "EP group": (1, ["EP"]), "expert GTP peers": (1, ["expert GTP"])}
     for rank in range(layout["ranks"]):
         details.locator(f".gpu[data-rank='{rank}']").focus()
         labels = page.locator("#tip dt").all_inner_texts()
@@ -251,9 +328,7 @@ def test_every_rank_is_in_the_groups_that_python_says(page: Any, name: str) -> N
             "TP group": (0, ["TP"]),
             "GTP peers": (0, ["GTP"]),
             "copy": (0, ["TP", "GTP", "CP", "PP"]),
-            "ETP group": (1, ["ETP"]),
-            "EP group": (1, ["EP"]),
-            "expert GTP peers": (1, ["expert GTP"]),
+            **(experts if name == MOE else {}),
         }.items():
             assert numbers(said[label].split(": ranks ")[-1]) == group(dimensions[side], names, rank), (rank, label)
 
@@ -265,6 +340,16 @@ def numbers(text: str) -> list[int]:
         first, _, last = part.partition("–")
         found += range(int(first), int(last or first) + 1)
     return found
+
+
+def test_a_rank_says_nothing_of_experts_where_there_are_none(page: Any) -> None:
+    cell = opened(page, DENSE).locator(".gpu[data-rank='17']")
+    cell.focus()
+    assert page.locator("#tip b").all_inner_texts() == ["rank 17: node 2, GPU 1", "Dense weights"]
+    assert not re.search("expert|ETP|EP group", cell.get_attribute("aria-label"), re.IGNORECASE)
+    # TP 4 and ETP 1, and no EP.
+    opened(page, "fixtures/recipes/opd_teachers.yaml").locator(".gpu[data-rank='3']").first.focus()
+    assert page.locator("#tip b").all_inner_texts() == ["rank 3: node 0, GPU 3", "Dense weights", "Experts"]
 
 
 STAGES = """
@@ -441,6 +526,27 @@ def test_print(open_page: Open, fixture_reports: Path, tmp_path: Path) -> None:
     assert paper.startswith(b"%PDF")
 
 
+def test_the_table_on_paper(page: Any) -> None:
+    """Its head is text, as Chromium leaves buttons out where it repeats a head; nothing is cut or runs together."""
+    page.emulate_media(media="print")
+    # A4 across, without its margins.
+    page.set_viewport_size({"width": 1031, "height": 700})
+    assert page.locator("#table thead button:visible").count() == 0
+    sizes = ["TP", "ETP", "GTP", "xGTP"]
+    heads = ["recipe", "state", "model", "before", "after", "GPUs", "copies", "data lanes", "fit", *sizes, *sizes]
+    assert page.locator("#table thead th").all_inner_texts() == heads
+    # Of the texts themselves: a cell says nothing of what sticks out of it to the left.
+    script = """() => [...document.querySelectorAll("#table :is(th, td):not(:empty)")].filter((cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        const text = range.getBoundingClientRect(), box = cell.getBoundingClientRect();
+        return text.width && (text.left < box.left + 2 || text.right > box.right - 2);
+    }).map((cell) => cell.innerText)"""
+    assert page.evaluate(script) == []
+    assert page.locator("#table").evaluate("node => node.getBoundingClientRect().right") <= 1030
+    assert page.locator(".tiles > div").last.evaluate("node => node.getBoundingClientRect().right") <= 1030
+
+
 def test_settings(page: Any) -> None:
     page.locator(".all-settings summary").click()
     rows = page.locator(".settings tbody tr")
@@ -469,6 +575,54 @@ def test_on_a_telephone(open_page: Open, fixture_reports: Path) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     opened(page, DENSE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def lines_of(cell: Any) -> list[dict[str, float]]:
+    """Where the lines stand that a cell's text is wrapped into: left and right, without the spaces at their ends."""
+    script = """node => {
+        const lines = new Map();
+        const walk = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
+        while (walk.nextNode()) for (let n = 0; n < walk.currentNode.length; n++) {
+            if (walk.currentNode.data[n] === " ") continue;
+            const range = document.createRange();
+            range.setStart(walk.currentNode, n);
+            range.setEnd(walk.currentNode, n + 1);
+            const box = range.getBoundingClientRect();
+            const line = lines.get(Math.round(box.top)) || { left: Infinity, right: 0 };
+            lines.set(Math.round(box.top), { left: Math.min(line.left, box.left), right: Math.max(line.right, box.right) });
+        }
+        return [...lines.values()];
+    }"""
+    lines: list[dict[str, float]] = cell.evaluate(script)
+    return lines
+
+
+def test_a_long_line_of_a_diff_keeps_its_indent(page: Any) -> None:
+    page.set_viewport_size({"width": 900, "height": 900})
+    cell = opened(page, UNFIT).locator(".diff td.new:not(.line)").first
+    first, *others = lines_of(cell)
+    assert others
+    assert all(first["left"] < other["left"] < first["left"] + 30 for other in others)
+    assert cell.inner_text().startswith("      tensor_parallel")
+
+
+def test_a_diff_on_a_telephone(open_page: Open, fixture_reports: Path) -> None:
+    """What is after stands under what was before, as wide as the page; what is the same stands there once."""
+    page = open_page(fixture_reports / "report.html")
+    page.set_viewport_size({"width": 390, "height": 800})
+    diff = opened(page, UNFIT).locator(".diff")
+    old, new = diff.locator("td.old:not(.line)").first, diff.locator("td.new:not(.line)").first
+    assert old.bounding_box()["x"] == new.bounding_box()["x"]
+    assert new.bounding_box()["y"] >= old.bounding_box()["y"] + old.bounding_box()["height"]
+    assert new.bounding_box()["width"] > 230
+    assert len(lines_of(new)) <= 4
+    for row in diff.locator("tr.same").all():
+        assert row.locator("td:visible").count() == 2
+    signs = "all => all.map(one => getComputedStyle(one, '::before').content)"
+    assert diff.locator(".line.old, .line.new").evaluate_all(signs) == ['"− "', '"+ "']
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Nor does anything else beside it stick out.
+    assert page.locator(".panel").evaluate("node => node.scrollWidth <= node.clientWidth")
 
 
 def test_two_thousand_recipes(open_page: Open, tmp_path: Path) -> None:

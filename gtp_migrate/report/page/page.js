@@ -111,7 +111,7 @@
     if (run.problems.length) {
       parts.push(make("h3", {}, "Needs a person"), make("div", { class: "problems" }, make("ul", {}, ...run.problems.map((number) => {
         const problem = data.problems[number];
-        return make("li", {}, make("code", { class: "place" }, placeOf(problem)), make("span", {}, problem.what), " ",
+        return make("li", {}, make("code", { class: "place" }, placeOf(problem)), make("span", {}, problem.what), "; ",
           make("span", { class: "todo" }, problem.todo));
       }))));
     }
@@ -168,18 +168,18 @@
 
   function diff(file) {
     const cells = (side, isOld, isChanged) => {
-      const kind = side && isChanged ? (isOld ? "old" : "new") : null;
+      const kind = side ? (isChanged ? (isOld ? "old" : "new") : "") : "none";
       const pieces = side ? side.pieces : [];
-      return [
-        make("td", { class: kind ? `line ${kind}` : "line" }, side ? String(side.line) : ""),
-        make("td", { class: kind }, ...pieces.map((piece, n) => (n % 2 ? make(isOld ? "del" : "ins", {}, piece) : piece))),
-      ];
+      const text = make("td", { class: kind }, ...pieces.map((piece, n) => (n % 2 ? make(isOld ? "del" : "ins", {}, piece) : piece)));
+      // What is wrapped goes on a bit right of where the line begins.
+      text.style.setProperty("--indent", Math.min(pieces.join("").search(/\S|$/) + 2, 16));
+      return [make("td", { class: `line ${kind}` }, side ? String(side.line) : ""), text];
     };
     return make("table", { class: "diff" },
       make("caption", {}, make("code", {}, make("bdi", {}, file.path))),
       make("colgroup", {}, make("col", { class: "line" }), make("col"), make("col", { class: "line" }), make("col")),
       ...file.hunks.map((hunk) => make("tbody", {}, ...hunk.map((row) =>
-        make("tr", {}, ...cells(row.before, true, row.changed), ...cells(row.after, false, row.changed))))));
+        make("tr", { class: row.changed ? null : "same" }, ...cells(row.before, true, row.changed), ...cells(row.after, false, row.changed))))));
   }
 
   // -- the picture of a layout ------------------------------------------------------------------
@@ -212,6 +212,9 @@
     expert: { whole: ["ETP", "EP", "expert GTP", "PP"], row: "ETP", shade: "expert GTP", hue: "expert copies", two: "expert GTP", three: "EP" },
   };
 
+  // Without experts their sizes come out as the dense ones, or as 1: groups that say nothing.
+  const hasExperts = (layout) => layout.expert.length && (layout.ep > 1 || layout.expert_gtp > 1 || layout.etp !== layout.tp);
+
   function groupsOf(layout, rank) {
     const perNode = layout.gpus_per_node || layout.ranks;
     const at = (dimensions, name) => dimensions.find((dimension) => dimension.name === name);
@@ -226,7 +229,7 @@
       ...(layout.cp > 1 ? [["context-parallel rank", `${one(dense, "CP")}: ranks ${list(group(dense, ["CP"], rank))}`]] : []),
       ...(layout.pp > 1 ? [["pipeline stage", `${one(dense, "PP")}: ranks ${list(group(dense, ["PP"], rank))}`]] : []),
     ]]];
-    if (expert.length) {
+    if (hasExperts(layout)) {
       parts.push(["Experts", [
         ["ETP group", list(group(expert, ["ETP"], rank))],
         ["EP group", list(group(expert, ["EP"], rank))],
@@ -366,7 +369,7 @@
       next.tabIndex = 0;
       next.focus();
     });
-    if (layout.expert.length && (layout.ep > 1 || layout.expert_gtp > 1 || layout.etp !== layout.tp)) {
+    if (hasExperts(layout)) {
       const buttons = ["dense", "expert"].map((name) => {
         const button = make("button", { type: "button", "aria-pressed": String(name === view) }, name === "dense" ? "dense weights" : "experts");
         button.addEventListener("click", () => {
@@ -412,8 +415,10 @@
   }
   let openedToPrint = [];
   window.addEventListener("beforeprint", () => {
-    openedToPrint = details.filter((node) => !node.open).slice(0, 300);
-    for (const node of openedToPrint) { fill(node); node.open = true; }
+    const changed = details.filter((node) => !node.open).slice(0, 300);
+    changed.forEach(fill);
+    openedToPrint = [...document.querySelectorAll(".rest:not([open])"), ...changed];
+    for (const node of openedToPrint) node.open = true;
     if (table) { limit = Infinity; filter(); }
   });
   window.addEventListener("afterprint", () => {
