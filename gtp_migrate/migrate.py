@@ -93,7 +93,9 @@ def work_out(
 
 def _in(checkouts: Surroundings, stopped: list[str]) -> Iterable[Found]:
     folders = discover(checkouts.roots, unfinished=lambda path: stopped.append(shorten(path)))
-    return (folder.found(name) for folder in folders for name in folder.names)
+    # The roots are absolute, and a person names files from where they are.
+    named = (folder._replace(prefix=shorten(folder.prefix)) for folder in folders)
+    return (folder.found(name) for folder in named for name in folder.names)
 
 
 def _note(outcome: Outcome, surveyed: Survey, checkouts: Surroundings, tree: Tree) -> None:
