@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gtp_migrate.account import cannot_be_loaded
 from gtp_migrate.draft import draft
 from gtp_migrate.forms import Style, Target
 from gtp_migrate.outcome import Outcome
@@ -67,6 +68,7 @@ def work_out(
         JudgeError: NeMo-RL and Bridge are wanted as judges, and are not there.
     """
     outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
+    outcome.unread = [cannot_be_loaded(each.place.path, each, [each.place.path]) for each in surveyed.unreadable]
     checkouts = surroundings(options.paths)
     stopped: list[str] = []
     tree = read_tree(surveyed, _in(checkouts, stopped), options.maps, always=always)

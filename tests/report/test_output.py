@@ -172,3 +172,43 @@ def test_a_report_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert str(ran.files["r.md"]).startswith("### gtp-migrate")
     (tmp_path / "new").write_text("")
     assert (tmp_path / "r.md").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+def test_what_cannot_be_loaded_has_a_row(fixture_reports: Path) -> None:
+    """So that the filter, the counts and links to a recipe find it."""
+    data = json.loads((fixture_reports / "report.json").read_text())
+    runs = {run["recipe"].removeprefix("fixtures/needs_a_person/"): run for run in data["runs"]}
+    said = {
+        "latin1.yaml": "is not UTF-8",
+        "twice.yaml": "twice",
+        "unparsable.yaml": "is not YAML",
+        "circle_a.yaml": "inherits from itself",
+        "circle_b.yaml": "inherits from itself",
+        "missing_parent.yaml": "no_such_base.yaml, which cannot be read",
+    }
+    for name, why in said.items():
+        run = runs[name]
+        assert (run["state"], run["models"], run["is_given"]) == ("left", [], True), name
+        assert why in run["unknown"], name
+        assert run["unknown"] in [data["problems"][number]["what"] for number in run["problems"]], name
+    assert data["counts"]["runs"] == len(data["runs"])
+    assert [run["recipe"] for run in data["runs"]] == sorted(run["recipe"] for run in data["runs"])
+    page = (fixture_reports / "report.html").read_text()
+    assert '<tbody id="recipe=fixtures/needs_a_person/latin1.yaml"' in page
+    text = (fixture_reports / "report.md").read_text()
+    assert "| `fixtures/needs_a_person/latin1.yaml` | needs a person |  | is not UTF-8" in text
+
+
+def test_a_file_without_the_right_to_read_it_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: str) -> bytes:
+        if path.endswith("b.yaml"):
+            raise PermissionError(13, "Permission denied", path)
+        return Path(path).read_bytes()
+
+    monkeypatch.setattr("gtp_migrate.recipes.survey.read_bytes", read)
+    write_files(tmp_path, {"a.yaml": RECIPE, "b.yaml": RECIPE})
+    for paths in ((".",), ("b.yaml",)):
+        data = json.loads(run(tmp_path, "--check", "--report", "r.json", *paths).files["r.json"])
+        assert data["runs"][-1]["recipe"] == "b.yaml"
+        assert data["runs"][-1]["unknown"] == "cannot be read (Permission denied)"
+        assert data["runs"][-1]["problems"] == [0]
