@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from rewriter.conftest import run, write_files
+from rewriter.conftest import Ran, run, write_files
 
 from gtp_migrate.report.progress import lines
 
@@ -115,6 +116,50 @@ def test_annotations_name_files_from_the_top_of_the_checkout(tmp_path: Path, mon
     ran = run(tmp_path / "recipes", "--check", "-q", "--format", "github", ".")
     assert ran.stderr.startswith("::error file=recipes/a%2C 100%25.yaml,line=4,")
     assert "::a, 100%25.yaml:4:23: " in ran.stderr
+
+
+def named_in(ran: Ran) -> tuple[list[str], list[str]]:
+    """The files that SARIF's results and the annotations are on."""
+    results = json.loads(ran.files["r.sarif"])["runs"][0]["results"]
+    places = [each["locations"][0]["physicalLocation"]["artifactLocation"] for each in results]
+    assert all(("uriBaseId" in each) != each["uri"].startswith("file:") for each in places)
+    return [each["uri"] for each in places], re.findall("::error file=([^,]+),", ran.stderr)
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+@pytest.mark.parametrize("workspace", [False, True])
+def test_files_are_named_from_the_top_of_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_absolute: bool, workspace: bool
+) -> None:
+    top = tmp_path / "checkout"
+    write_files(top, {"recipes/a ü.yaml": BAD, "recipes/sub/b.yaml": RECIPE})
+    if workspace:
+        monkeypatch.setenv("GITHUB_WORKSPACE", str(top))
+    else:
+        (top / ".git").mkdir()
+    path = str(top / "recipes") if is_absolute else "."
+    for here in (top / "recipes", tmp_path) if is_absolute else (top / "recipes",):
+        ran = run(here, "--check", "--report", "r.sarif", "--format", "github", path)
+        uris = ["recipes/a%20%C3%BC.yaml", "recipes/sub/b.yaml"]
+        assert named_in(ran) == (uris, ["recipes/a ü.yaml", "recipes/sub/b.yaml"])
+
+
+def test_files_outside_of_any_checkout(tmp_path: Path) -> None:
+    """From the current folder; absolute where they are not below it."""
+    write_files(tmp_path, {"here/a b.yaml": BAD, "there/a b.yaml": BAD})
+    ran = run(tmp_path / "here", "--check", "--report", "r.sarif", "--format", "github", ".", "../there")
+    there = f"{os.path.realpath(tmp_path)}/there/a b.yaml"
+    assert sorted(named_in(ran)[0]) == ["a%20b.yaml", "file://" + there.replace(" ", "%20")]
+    assert sorted(named_in(ran)[1]) == sorted([there, "a b.yaml"])
+
+
+def test_a_link_out_of_the_checkout_is_a_file_of_it(tmp_path: Path) -> None:
+    (tmp_path / "checkout" / ".git").mkdir(parents=True)
+    write_files(tmp_path, {"elsewhere.yaml": BAD})
+    (tmp_path / "checkout" / "r").mkdir()
+    (tmp_path / "checkout" / "r" / "a.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    ran = run(tmp_path / "checkout" / "r", "--check", "--report", "r.sarif", "--format", "github", ".")
+    assert named_in(ran) == (["r/a.yaml"], ["r/a.yaml"])
 
 
 def test_no_path_is_broken_at_any_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
