@@ -8,7 +8,7 @@ from dataclasses import fields
 from gtp_migrate.draft import Draft
 from gtp_migrate.outcome import Inherits, ModelOutcome, RunOutcome
 from gtp_migrate.plan.stock import Stock, is_pinned
-from gtp_migrate.problems import Place
+from gtp_migrate.problems import Place, Problem
 from gtp_migrate.recipes.discover import shorten
 from gtp_migrate.recipes.interpolation import entry_of, value_of
 from gtp_migrate.recipes.keys import ETP, TP
@@ -35,17 +35,48 @@ def account(stock: Stock, latest: Draft, changed: Mapping[str, set[str]], after:
     return [_run(stock, recipe, changed[recipe], after, recipe in failed) for recipe in stock.recipes]
 
 
-def inheritance(tree: Tree, recipes: Iterable[str]) -> dict[str, Inherits]:
-    """What the files that these recipes are made of inherit from, by name."""
+def unread(stock: Stock, orders: Mapping[str, Iterable[str]]) -> list[RunOutcome]:
+    """The given recipes that cannot be loaded.
 
-    def name(recipe: str) -> str:
-        return tree.layers[recipe].source.shown if recipe in tree.layers else shorten(recipe)
+    Args:
+        stock: the runs.
+        orders: the layers of each recipe, as far as they can be told.
+    """
+    tree = stock.tree
+    return [
+        cannot_be_loaded(tree.shown(recipe), error.problem, [_name(tree, layer) for layer in orders[recipe]])
+        for recipe, error in stock.broken.items()
+        if tree.files[recipe].given
+    ]
 
-    layers = dict.fromkeys(layer for recipe in recipes for layer in tree.orders[recipe])
+
+def cannot_be_loaded(recipe: str, problem: Problem, layers: Iterable[str]) -> RunOutcome:
+    """A given recipe that has no models, as it cannot be loaded."""
+    return RunOutcome(
+        recipe=recipe,
+        layers=tuple(dict.fromkeys(layers)),
+        changed=frozenset(),
+        is_given=True,
+        is_proven=False,
+        is_open=False,
+        models=(),
+        problem=problem,
+    )
+
+
+def inheritance(tree: Tree, layers: Iterable[str]) -> dict[str, Inherits]:
+    """What files inherit from, by name: as far as they can be read."""
     return {
-        name(layer): Inherits(tuple(map(name, tree.parents.get(layer, ()))), tree.layers[layer].defaults_place)
+        _name(tree, layer): Inherits(
+            tuple(_name(tree, parent) for parent in tree.parents.get(layer, ())), tree.layers[layer].defaults_place
+        )
         for layer in layers
+        if layer in tree.layers
     }
+
+
+def _name(tree: Tree, recipe: str) -> str:
+    return tree.layers[recipe].source.shown if recipe in tree.layers else shorten(recipe)
 
 
 def _run(stock: Stock, recipe: str, changed: set[str], after: Runs, has_failed: bool) -> RunOutcome:

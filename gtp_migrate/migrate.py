@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gtp_migrate.account import cannot_be_loaded
 from gtp_migrate.draft import draft
 from gtp_migrate.forms import Style, Target
 from gtp_migrate.outcome import Outcome
@@ -67,6 +68,7 @@ def work_out(
         JudgeError: NeMo-RL and Bridge are wanted as judges, and are not there.
     """
     outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
+    outcome.unread = [cannot_be_loaded(each.place.path, each, [each.place.path]) for each in surveyed.unreadable]
     checkouts = surroundings(options.paths)
     stopped: list[str] = []
     tree = read_tree(surveyed, _in(checkouts, stopped), options.maps, always=always)
@@ -93,7 +95,9 @@ def work_out(
 
 def _in(checkouts: Surroundings, stopped: list[str]) -> Iterable[Found]:
     folders = discover(checkouts.roots, unfinished=lambda path: stopped.append(shorten(path)))
-    return (folder.found(name) for folder in folders for name in folder.names)
+    # The roots are absolute, and a person names files from where they are.
+    named = (folder._replace(prefix=shorten(folder.prefix)) for folder in folders)
+    return (folder.found(name) for folder in named for name in folder.names)
 
 
 def _note(outcome: Outcome, surveyed: Survey, checkouts: Surroundings, tree: Tree) -> None:

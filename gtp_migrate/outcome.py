@@ -96,6 +96,8 @@ class RunOutcome:
     #: Whether some of its parallel sizes come with the run: what is shown of them is one way of several.
     is_open: bool
     models: tuple[ModelOutcome, ...]
+    #: Why it cannot be loaded, and so has no models here; None where it can.
+    problem: Problem | None = None
 
     @property
     def is_unfit(self) -> bool:
@@ -124,10 +126,18 @@ class Outcome:
     left: bool = False
     #: Every run that has a layer with a setting and can be loaded.
     runs: list[RunOutcome] = field(default_factory=list)
+    #: The given recipes that cannot be loaded.
+    unread: list[RunOutcome] = field(default_factory=list)
     #: Groups of files that inherit from each other: written as a whole or not at all.
     groups: list[list[Edited]] = field(default_factory=list)
     #: What each file that a run is made of inherits from, by name.
     inherits: dict[str, Inherits] = field(default_factory=dict)
+
+    @property
+    def reported(self) -> list[RunOutcome]:
+        """The runs to show: of all given recipes, and of the others that are changed."""
+        runs = [run for run in self.runs if run.is_given or run.changed]
+        return sorted([*runs, *self.unread], key=lambda run: run.recipe)
 
     @property
     def proven(self) -> list[RunOutcome]:

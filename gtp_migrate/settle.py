@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gtp_migrate.account import account, inheritance
+from gtp_migrate.account import account, inheritance, unread
 from gtp_migrate.draft import Draft
 from gtp_migrate.edit import edit
 from gtp_migrate.order import Groups, without_bad, writing_order
@@ -34,7 +34,8 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
     """
     tree, planned = stock.tree, latest.plan
     real = {recipe: tree.files[recipe].found.real for recipe in tree.files}
-    layers = {recipe: [real[layer] for layer in _order(tree, recipe)] for recipe in tree.recipes}
+    orders = {recipe: _order(tree, recipe) for recipe in tree.recipes}
+    layers = {recipe: [real[layer] for layer in order] for recipe, order in orders.items()}
     by_file = planned.by_file()
     blocked = {real[recipe] for recipe in planned.blocked}
     bad = blocked | (by_file.keys() - latest.texts.keys())
@@ -58,7 +59,8 @@ def settle(outcome: Outcome, stock: Stock, latest: Draft, more: Iterable[Failure
     outcome.left = outcome.left or _is_left(stock, planned, kept)
     _say_outside(outcome, stock, layers, kept, after)
     outcome.runs = account(stock, latest, {recipe: set(paths) & kept for recipe, paths in layers.items()}, after)
-    outcome.inherits = inheritance(tree, stock.recipes)
+    outcome.unread += unread(stock, orders)
+    outcome.inherits = inheritance(tree, dict.fromkeys(layer for order in orders.values() for layer in order))
 
 
 def _held_up(stock: Stock, latest: Draft, layers: Mapping[str, list[str]]) -> Iterable[Problem]:

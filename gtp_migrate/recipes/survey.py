@@ -39,6 +39,8 @@ class Survey:
     #: What runs have put down that were stopped between two files, each by one name.
     unfinished: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    #: Those of them that are about a file, and not about a folder.
+    unreadable: list[Problem] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -125,6 +127,7 @@ def survey(
                 data = read_bytes(path)
             except OSError as error:
                 unreadable(folder.prefix + name, error)
+                result.unreadable.append(result.problems[-1])
                 continue
             seen = glance(data)
             if seen.old or seen.new:

@@ -21,7 +21,7 @@ from gtp_migrate.runs.topology import Topology
 from gtp_migrate.streams import safe_text
 
 #: Of the schema: a major one for what breaks readers, a minor one for fields that are added.
-VERSION = "1.0"
+VERSION = "1.1"
 
 
 def json_report(outcome: Outcome) -> str:
@@ -32,7 +32,7 @@ def json_report(outcome: Outcome) -> str:
 def report(outcome: Outcome) -> dict[str, Any]:
     """The report as plain data, as `report.schema.json` has it."""
     layouts = _Layouts()
-    runs = [_run(outcome, run, layouts) for run in outcome.runs if run.is_given or run.changed]
+    runs = [_run(outcome, run, layouts) for run in outcome.reported]
     data = {
         "schema": "gtp-migrate report",
         "schema_version": VERSION,
@@ -131,8 +131,7 @@ def _sizes(sizes: Topology) -> dict[str, int | None]:
 
 
 def _run(outcome: Outcome, run: RunOutcome, layouts: _Layouts) -> dict[str, Any]:
-    files = {run.recipe, *run.layers}
-    problems = [number for number, problem in enumerate(outcome.problems) if problem.place.path in files]
+    problems = problems_of(outcome, run)
     return {
         "recipe": run.recipe,
         "is_given": run.is_given,
@@ -141,8 +140,19 @@ def _run(outcome: Outcome, run: RunOutcome, layouts: _Layouts) -> dict[str, Any]
         "changed": [each.shown for each in outcome.edited if each.path in run.changed],
         "problems": problems,
         "is_open": run.is_open,
+        "unknown": run.problem.what if run.problem else "",
         "models": [_model(model, layouts) for model in run.models],
     }
+
+
+def problems_of(outcome: Outcome, run: RunOutcome) -> list[int]:
+    """The problems of a run's files, as indices."""
+    files = {run.recipe, *run.layers}
+    return [
+        number
+        for number, problem in enumerate(outcome.problems)
+        if problem.place.path in files or problem == run.problem
+    ]
 
 
 def state(run: RunOutcome, has_problem: bool) -> str:
@@ -188,7 +198,7 @@ def _model(model: ModelOutcome, layouts: _Layouts) -> dict[str, Any]:
 def _files(outcome: Outcome) -> list[dict[str, Any]]:
     """All files that the runs are made of, and all that are changed."""
     edited = {each.shown: each for each in outcome.edited}
-    layers = (layer for run in outcome.runs if run.is_given or run.changed for layer in run.layers)
+    layers = (layer for run in outcome.reported for layer in run.layers)
     names = sorted({*layers, *edited})
     return [
         {

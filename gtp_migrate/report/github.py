@@ -7,12 +7,12 @@ Source: GitHub's workflow commands, `::error file=…,line=…,col=…,title=…
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from gtp_migrate.forms import Mode
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.problems import Place
+from gtp_migrate.report.names import Names
 from gtp_migrate.streams import safe_text
 
 
@@ -21,29 +21,23 @@ def workflow_commands(outcome: Outcome, workspace: str | None) -> Iterator[str]:
 
     Args:
         outcome: of the run.
-        workspace: the top of the checkout that GitHub names files from; None where it is the current folder.
+        workspace: the top of the checkout that GitHub names files from; None where nobody says.
     """
+    names = Names(outcome, workspace)
     for problem in outcome.problems:
-        yield _line("error", "needs a person", problem.place, f"{problem.what}; {problem.todo}", workspace)
+        yield _line("error", "needs a person", problem.place, f"{problem.what}; {problem.todo}", names)
     level = "error" if outcome.mode is Mode.CHECK else "notice"
     title = "migrated" if outcome.mode is Mode.WRITE else "left to migrate"
     verb = "became" if outcome.mode is Mode.WRITE else "becomes"
     for each in sorted(outcome.changes, key=lambda change: change.place):
-        yield _line(level, title, each.place, f"{each.old} {verb} {each.new}; {each.parallel}", workspace)
+        yield _line(level, title, each.place, f"{each.old} {verb} {each.new}; {each.parallel}", names)
 
 
-def _line(level: str, title: str, place: Place, message: str, workspace: str | None) -> str:
-    properties = {"file": _name(place.path, workspace), "line": place.line, "col": place.line and place.column}
+def _line(level: str, title: str, place: Place, message: str, names: Names) -> str:
+    properties = {"file": safe_text(names.of(place.path)), "line": place.line, "col": place.line and place.column}
     known = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items() if value)
     text = _data(safe_text(f"{place}: {message}"))
     return f"::{level} {known},title={_property(f'gtp-migrate: {title}')}::{text}"
-
-
-def _name(path: str, workspace: str | None) -> str:
-    if not workspace:
-        return safe_text(path)
-    name = os.path.relpath(os.path.realpath(path), os.path.realpath(workspace))
-    return safe_text(path if name.startswith("..") else name.replace(os.sep, "/"))
 
 
 def _data(text: str) -> str:

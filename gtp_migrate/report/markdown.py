@@ -10,7 +10,7 @@ from gtp_migrate.forms import Mode
 from gtp_migrate.outcome import ModelOutcome, Outcome, RunOutcome
 from gtp_migrate.problems import Place
 from gtp_migrate.recipes.keys import dotted
-from gtp_migrate.report.data import state
+from gtp_migrate.report.data import problems_of, state
 from gtp_migrate.report.diff import unified_diff
 from gtp_migrate.report.words import STATES, count, fit, headline, verdict
 from gtp_migrate.runs.topology import Topology
@@ -68,13 +68,13 @@ def _person(outcome: Outcome) -> _Section:
 def _runs(outcome: Outcome) -> _Section:
     """A line a run, of one line a model."""
     header = ("recipe", "", "model", "TP · ETP · GTP · expert GTP", "GPUs", "copies", "data lanes", "fit")
-    runs = [run for run in outcome.runs if run.is_given or run.changed]
-    return "Runs", _header(header), ["".join(map(_line, _rows(outcome, run))) for run in runs]
+    return "Runs", _header(header), ["".join(map(_line, _rows(outcome, run))) for run in outcome.reported]
 
 
 def _rows(outcome: Outcome, run: RunOutcome) -> Iterator[tuple[str, ...]]:
-    files = {run.recipe, *run.layers}
-    became = STATES[state(run, any(problem.place.path in files for problem in outcome.problems))]
+    became = STATES[state(run, bool(problems_of(outcome, run)))]
+    if not run.models:
+        yield _code(run.recipe), became, "", _prose(run.problem.what if run.problem else "no model"), "", "", "", ""
     for number, model in enumerate(run.models):
         layout = model.the_layout
         numbers = (layout.gpus, layout.copies, layout.data_lanes) if layout else (None,) * 3

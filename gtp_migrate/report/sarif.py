@@ -19,6 +19,7 @@ from gtp_migrate import __version__
 from gtp_migrate.forms import Mode
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.problems import Place
+from gtp_migrate.report.names import Names
 from gtp_migrate.streams import safe_text
 
 _RULES = (
@@ -39,10 +40,11 @@ _RULES = (
 
 def sarif_report(outcome: Outcome) -> str:
     """The SARIF log."""
-    results = [_result(0, problem.place, f"{problem.what}; {problem.todo}") for problem in outcome.problems]
+    names = Names(outcome, os.environ.get("GITHUB_WORKSPACE"))
+    results = [_result(0, problem.place, f"{problem.what}; {problem.todo}", names) for problem in outcome.problems]
     if outcome.mode is not Mode.WRITE:
         for each in sorted(outcome.changes, key=lambda change: change.place):
-            results.append(_result(1, each.place, f"{each.old} becomes {each.new}; {each.parallel}"))
+            results.append(_result(1, each.place, f"{each.old} becomes {each.new}; {each.parallel}", names))
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -75,15 +77,16 @@ def _rule(name: str, short: str, full: str, level: str) -> dict[str, Any]:
     }
 
 
-def _result(rule: int, place: Place, text: str) -> dict[str, Any]:
+def _result(rule: int, place: Place, text: str, names: Names) -> dict[str, Any]:
     name, *_, level = _RULES[rule]
-    location: dict[str, Any] = {"artifactLocation": _artifact(place.path)}
+    path = names.of(place.path)
+    location: dict[str, Any] = {"artifactLocation": _artifact(path)}
     if place.line:
         location["region"] = {"startLine": place.line}
         if place.column:
             location["region"]["startColumn"] = place.column
     # Lines move; what is wrong with which file stays.
-    fingerprint = hashlib.sha256(f"{name}\n{place.path}\n{text}".encode("utf-8", "surrogateescape")).hexdigest()
+    fingerprint = hashlib.sha256(f"{name}\n{path}\n{text}".encode("utf-8", "surrogateescape")).hexdigest()
     return {
         "ruleId": name,
         "ruleIndex": rule,
@@ -95,8 +98,8 @@ def _result(rule: int, place: Place, text: str) -> dict[str, Any]:
 
 
 def _artifact(path: str) -> dict[str, Any]:
-    """A URI; what is below the current folder is relative to the root of the sources."""
-    uri = quote(os.fsencode(path.replace(os.sep, "/")), safe="/")
+    """A URI; what is not absolute is relative to the root of the sources."""
+    uri = quote(os.fsencode(path), safe="/")
     if os.path.isabs(path):
         return {"uri": "file://" + uri}
     return {"uri": uri, "uriBaseId": "%SRCROOT%"}

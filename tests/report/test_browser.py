@@ -178,7 +178,7 @@ def test_filter(page: Any) -> None:
         "fixtures/recipes/llm/grpo-dense-8b-plain.yaml",
         "fixtures/recipes/llm/grpo-dense-8b-tp8.yaml",
     ]
-    assert page.locator("#shown").inner_text() == "4 of 32 runs"
+    assert page.locator("#shown").inner_text() == "4 of 38 runs"
     page.locator("#gtp").check()
     assert "fixtures/recipes/llm/grpo-dense-8b-plain.yaml" not in shown(page)
     page.locator("#unfit").check()

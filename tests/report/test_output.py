@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from rewriter.conftest import run, write_files
+from rewriter.conftest import Ran, run, write_files
 
 from gtp_migrate.report.progress import lines
 
@@ -117,6 +118,50 @@ def test_annotations_name_files_from_the_top_of_the_checkout(tmp_path: Path, mon
     assert "::a, 100%25.yaml:4:23: " in ran.stderr
 
 
+def named_in(ran: Ran) -> tuple[list[str], list[str]]:
+    """The files that SARIF's results and the annotations are on."""
+    results = json.loads(ran.files["r.sarif"])["runs"][0]["results"]
+    places = [each["locations"][0]["physicalLocation"]["artifactLocation"] for each in results]
+    assert all(("uriBaseId" in each) != each["uri"].startswith("file:") for each in places)
+    return [each["uri"] for each in places], re.findall("::error file=([^,]+),", ran.stderr)
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+@pytest.mark.parametrize("workspace", [False, True])
+def test_files_are_named_from_the_top_of_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_absolute: bool, workspace: bool
+) -> None:
+    top = tmp_path / "checkout"
+    write_files(top, {"recipes/a ü.yaml": BAD, "recipes/sub/b.yaml": RECIPE})
+    if workspace:
+        monkeypatch.setenv("GITHUB_WORKSPACE", str(top))
+    else:
+        (top / ".git").mkdir()
+    path = str(top / "recipes") if is_absolute else "."
+    for here in (top / "recipes", tmp_path) if is_absolute else (top / "recipes",):
+        ran = run(here, "--check", "--report", "r.sarif", "--format", "github", path)
+        uris = ["recipes/a%20%C3%BC.yaml", "recipes/sub/b.yaml"]
+        assert named_in(ran) == (uris, ["recipes/a ü.yaml", "recipes/sub/b.yaml"])
+
+
+def test_files_outside_of_any_checkout(tmp_path: Path) -> None:
+    """From the current folder; absolute where they are not below it."""
+    write_files(tmp_path, {"here/a b.yaml": BAD, "there/a b.yaml": BAD})
+    ran = run(tmp_path / "here", "--check", "--report", "r.sarif", "--format", "github", ".", "../there")
+    there = f"{os.path.realpath(tmp_path)}/there/a b.yaml"
+    assert sorted(named_in(ran)[0]) == ["a%20b.yaml", "file://" + there.replace(" ", "%20")]
+    assert sorted(named_in(ran)[1]) == sorted([there, "a b.yaml"])
+
+
+def test_a_link_out_of_the_checkout_is_a_file_of_it(tmp_path: Path) -> None:
+    (tmp_path / "checkout" / ".git").mkdir(parents=True)
+    write_files(tmp_path, {"elsewhere.yaml": BAD})
+    (tmp_path / "checkout" / "r").mkdir()
+    (tmp_path / "checkout" / "r" / "a.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    ran = run(tmp_path / "checkout" / "r", "--check", "--report", "r.sarif", "--format", "github", ".")
+    assert named_in(ran) == (["r/a.yaml"], ["r/a.yaml"])
+
+
 def test_no_path_is_broken_at_any_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "configs/recipes/llm/grpo-some-model-8b-4n8g-megatron-fp8-long-name.yaml"
     write_files(tmp_path, {name: RECIPE + "    cluster: {gpus_per_node: 8, num_nodes: 3}\n", "bad/" + name: BAD})
@@ -179,3 +224,43 @@ def test_where_the_reports_are_is_said(tmp_path: Path) -> None:
     args = ("--report", "r.md", "--report", "r.json", ".")
     assert "Report: r.md, r.json\n" in run(tmp_path, *args).stderr
     assert run(tmp_path, "-q", *args).stderr == ""
+
+
+def test_what_cannot_be_loaded_has_a_row(fixture_reports: Path) -> None:
+    """So that the filter, the counts and links to a recipe find it."""
+    data = json.loads((fixture_reports / "report.json").read_text())
+    runs = {run["recipe"].removeprefix("fixtures/needs_a_person/"): run for run in data["runs"]}
+    said = {
+        "latin1.yaml": "is not UTF-8",
+        "twice.yaml": "twice",
+        "unparsable.yaml": "is not YAML",
+        "circle_a.yaml": "inherits from itself",
+        "circle_b.yaml": "inherits from itself",
+        "missing_parent.yaml": "no_such_base.yaml, which cannot be read",
+    }
+    for name, why in said.items():
+        run = runs[name]
+        assert (run["state"], run["models"], run["is_given"]) == ("left", [], True), name
+        assert why in run["unknown"], name
+        assert run["unknown"] in [data["problems"][number]["what"] for number in run["problems"]], name
+    assert data["counts"]["runs"] == len(data["runs"])
+    assert [run["recipe"] for run in data["runs"]] == sorted(run["recipe"] for run in data["runs"])
+    page = (fixture_reports / "report.html").read_text()
+    assert '<tbody id="recipe=fixtures/needs_a_person/latin1.yaml"' in page
+    text = (fixture_reports / "report.md").read_text()
+    assert "| `fixtures/needs_a_person/latin1.yaml` | needs a person |  | is not UTF-8" in text
+
+
+def test_a_file_without_the_right_to_read_it_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: str) -> bytes:
+        if path.endswith("b.yaml"):
+            raise PermissionError(13, "Permission denied", path)
+        return Path(path).read_bytes()
+
+    monkeypatch.setattr("gtp_migrate.recipes.survey.read_bytes", read)
+    write_files(tmp_path, {"a.yaml": RECIPE, "b.yaml": RECIPE})
+    for paths in ((".",), ("b.yaml",)):
+        data = json.loads(run(tmp_path, "--check", "--report", "r.json", *paths).files["r.json"])
+        assert data["runs"][-1]["recipe"] == "b.yaml"
+        assert data["runs"][-1]["unknown"] == "cannot be read (Permission denied)"
+        assert data["runs"][-1]["problems"] == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,17 @@ def test_an_heir_that_cannot_be_loaded(migrate: Migrate, tmp_path: Path, more: s
     assert (ran.code, ran.files) == (3, files), ran.stderr
     assert any(problem.startswith("sub/heir.yaml:") or "sub/heir.yaml" in problem for problem in ran.problems)
     assert migrate({}, "--exclude", "heir.yaml", paths=(".",)).files["base.yaml"] != files["base.yaml"]
+
+
+def test_an_heir_that_is_not_given_is_named_from_the_current_folder(migrate: Migrate, tmp_path: Path) -> None:
+    (tmp_path / "work" / ".git").mkdir(parents=True)
+    files = {"a/base.yaml": "dpo: {}\n" + OLD, "b/heir.yaml": "defaults: ../a/base.yaml\ndpo: {}\n"}
+    ran = migrate(files, "--report", "r.json", paths=("a",))
+    assert ran.code == 0, ran.stderr
+    report = json.loads(ran.files["r.json"])
+    assert [run["recipe"] for run in report["runs"]] == ["a/base.yaml", "b/heir.yaml"]
+    assert report["runs"][1]["layers"] == ["a/base.yaml", "b/heir.yaml"]
+    assert report["files"][1]["defaults"]["parents"] == ["a/base.yaml"]
 
 
 def test_an_heir_that_is_not_given_and_has_lost_a_parent(migrate: Migrate, tmp_path: Path) -> None:
