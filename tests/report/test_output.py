@@ -308,3 +308,12 @@ def test_annotations_and_results_are_sentences(tmp_path: Path) -> None:
     ran = run(tmp_path, "-q", "--format", "github", ".")
     said = [added.replace(" gets ", " got "), removed.replace(" is removed", " was removed")]
     assert [line.partition(": ")[2] for line in ran.stderr.splitlines()][1:] == said
+
+
+@pytest.mark.parametrize("value", ["true", '"2"', "[2, true]", "{a: 1}", "2.5"])
+def test_bad_values_are_in_the_words_of_yaml(tmp_path: Path, value: str) -> None:
+    """Among the runs as among the problems."""
+    write_files(tmp_path, {"a.yaml": RECIPE.replace("3", value)})
+    data = json.loads(run(tmp_path, "--check", "--report", "r.json", ".").files["r.json"])
+    said = f"gtp_weight_remat_size must be a positive integer, not {value}"
+    assert data["runs"][0]["models"][0]["unknown"] == said
