@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from gtp_migrate.account import account, inheritance, unread
 from gtp_migrate.draft import Draft
 from gtp_migrate.edit import edit
+from gtp_migrate.edit.where import where
 from gtp_migrate.order import Groups, without_bad, writing_order
 from gtp_migrate.outcome import Edited, Outcome
+from gtp_migrate.plan.changes import Add
 from gtp_migrate.plan.planner import Plan, Planned
 from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Problem
@@ -144,7 +147,18 @@ def _keep(
         outcome.edited.append(edited)
         grouped.setdefault(groups.find(path), []).append(edited)
     outcome.groups = list(grouped.values())
-    outcome.changes = [planned for path, changes in by_file.items() if path in kept for planned in changes]
+    outcome.changes = [
+        _placed(planned, tree) for path, changes in by_file.items() if path in kept for planned in changes
+    ]
+
+
+def _placed(planned: Planned, tree: Tree) -> Planned:
+    """An entry that is added, with the line of the mapping that takes it."""
+    change = planned.change
+    if not isinstance(change, Add):
+        return planned
+    line, column = where(tree.text(tree.recipe_of[planned.real]), (*change.path, change.key))
+    return replace(planned, place=replace(planned.place, line=line, column=column))
 
 
 def _is_left(stock: Stock, planned: Plan, kept: set[str]) -> bool:

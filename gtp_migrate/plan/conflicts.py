@@ -10,7 +10,7 @@ from gtp_migrate.plan.stock import Setting, Stock, Use
 from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.interpolation import entry_of, value_of
 from gtp_migrate.recipes.keys import MEGATRON_CFG
-from gtp_migrate.recipes.values import Leaf
+from gtp_migrate.recipes.values import Leaf, written
 from gtp_migrate.runs.topology import TopologyError, old_size
 
 
@@ -94,7 +94,7 @@ def _problem(stock: Stock, use: Use, old: Leaf, new: Leaf, size: int) -> Problem
     is_own = old.source.real == stock.tree.files[use.recipe].found.real
     shards = value_of(use.side.typed if new is entry_of(use.side.typed) else use.side.override)
     what = (
-        f"the old setting (size {size}) and the new one ({'null' if shards is None else shards} shards, {where}) "
+        f"the old setting (size {size}) and the new one ({written(shards)} shards, {where}) "
         f"say different things{'' if is_own else f' in {stock.tree.shown(use.recipe)}'}"
     )
     return Problem(old.place, what, "keep the one that is right and run again")

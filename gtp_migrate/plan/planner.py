@@ -18,16 +18,12 @@ from gtp_migrate.plan.needs import KeepHusk, Need, OwnNumber
 from gtp_migrate.plan.numbers import new_value
 from gtp_migrate.plan.own import own_number
 from gtp_migrate.plan.refused import Refused
-from gtp_migrate.plan.spelling import (
-    direct_uses,
-    one_level_up,
-    written,
-)
+from gtp_migrate.plan.spelling import direct_uses, one_level_up
 from gtp_migrate.plan.stock import Setting, Stock
 from gtp_migrate.problems import Place, Problem
 from gtp_migrate.recipes.interpolation import entry_of, is_one
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, MODEL_OVERRIDES, KeyPath, dotted
-from gtp_migrate.recipes.values import Leaf
+from gtp_migrate.recipes.values import Leaf, written
 from gtp_migrate.runs.topology import ABSENT, TopologyError, side
 
 
@@ -177,9 +173,8 @@ class _Planner:
         size, _, typed = self._beside(setting)
         if typed is not None:
             if typed.entry.value not in (None, value):
-                what = (
-                    f"says {value}, and megatron_cfg.{setting.key} (line {typed.entry.line}) says {typed.entry.value}"
-                )
+                other = f"megatron_cfg.{setting.key} (line {typed.entry.line}) says {written(typed.entry.value)}"
+                what = f"says {written(value)}, and {other}"
                 raise Refused(what, "keep the one that is right and run again")
             self._change(setting, Drop)
         elif value is None and size is not None and size.entry.value is not None:
@@ -212,7 +207,7 @@ class _Planner:
                 self._change(setting, Drop)
                 return
             if present is typed:
-                what = f"is {value}, and megatron_cfg.{present.key} beside it is null"
+                what = f"is {written(value)}, and megatron_cfg.{present.key} beside it is null"
                 raise Refused(what, "keep the one that is right and run again")
             self._change(present, Drop)
         self._change(

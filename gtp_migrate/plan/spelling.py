@@ -8,7 +8,7 @@ from typing import Any
 
 from gtp_migrate.plan.stock import Setting, Stock, Use
 from gtp_migrate.recipes.interpolation import value_of
-from gtp_migrate.recipes.keys import EP, ETP, MISSING, MODEL_OVERRIDES, TP, KeyPath
+from gtp_migrate.recipes.keys import EP, ETP, MODEL_OVERRIDES, TP, KeyPath
 from gtp_migrate.recipes.values import at, raw
 from gtp_migrate.runs.topology import effective_ep
 from gtp_migrate.shards import DENSE
@@ -109,14 +109,3 @@ def one_level_up(text: str) -> str:
         return "${" + (dots[1:] if len(dots) > 1 else f".{MODEL_OVERRIDES}.")
 
     return re.sub(r"\$\{(\.+)", shorter, text)
-
-
-def written(value: Any) -> str:
-    """A loaded value as a person would write it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str) and "${" not in value and value != MISSING:
-        return f'"{value}"'
-    return str(value)

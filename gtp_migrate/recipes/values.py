@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gtp_migrate.problems import Place
-from gtp_migrate.recipes.keys import MEGATRON_CFG, KeyPath
+from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, KeyPath
 
 #: More than any recipe has: reached only by aliases that multiply.
 _MOST_LANDMARKS = 100_000
@@ -61,6 +61,22 @@ class Leaf:
 def raw(value: Any) -> Any:
     """A value itself, without its place."""
     return value.value if isinstance(value, Leaf) else value
+
+
+def written(value: Any) -> str:
+    """A loaded value as a person would write it, on one line."""
+    value = raw(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {written(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(written, value)) + "]"
+    if isinstance(value, str) and "${" not in value and value != MISSING:
+        return f'"{value}"'
+    return str(value)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from gtp_migrate.forms import Mode
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.problems import Place
 from gtp_migrate.report.names import Names
+from gtp_migrate.report.words import sentence
 from gtp_migrate.streams import safe_text
 
 
@@ -28,9 +29,8 @@ def workflow_commands(outcome: Outcome, workspace: str | None) -> Iterator[str]:
         yield _line("error", "needs a person", problem.place, f"{problem.what}; {problem.todo}", names)
     level = "error" if outcome.mode is Mode.CHECK else "notice"
     title = "migrated" if outcome.mode is Mode.WRITE else "left to migrate"
-    verb = "became" if outcome.mode is Mode.WRITE else "becomes"
     for each in sorted(outcome.changes, key=lambda change: change.place):
-        yield _line(level, title, each.place, f"{each.old} {verb} {each.new}; {each.parallel}", names)
+        yield _line(level, title, each.place, sentence(each, outcome.mode), names)
 
 
 def _line(level: str, title: str, place: Place, message: str, names: Names) -> str:

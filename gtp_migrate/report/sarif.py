@@ -20,6 +20,7 @@ from gtp_migrate.forms import Mode
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.problems import Place
 from gtp_migrate.report.names import Names
+from gtp_migrate.report.words import sentence
 from gtp_migrate.streams import safe_text
 
 _RULES = (
@@ -44,7 +45,7 @@ def sarif_report(outcome: Outcome) -> str:
     results = [_result(0, problem.place, f"{problem.what}; {problem.todo}", names) for problem in outcome.problems]
     if outcome.mode is not Mode.WRITE:
         for each in sorted(outcome.changes, key=lambda change: change.place):
-            results.append(_result(1, each.place, f"{each.old} becomes {each.new}; {each.parallel}", names))
+            results.append(_result(1, each.place, sentence(each, outcome.mode), names))
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

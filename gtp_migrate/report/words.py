@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from gtp_migrate.forms import Mode
 from gtp_migrate.outcome import Outcome
+from gtp_migrate.plan.changes import Add, Drop
+from gtp_migrate.plan.planner import Planned
+from gtp_migrate.recipes.keys import dotted
 
 #: What the states of a run are called (:func:`gtp_migrate.report.data.state`).
 STATES = {
@@ -69,6 +72,19 @@ def is_alike(outcome: Outcome) -> bool:
 def done(outcome: Outcome) -> str:
     """What became of the settings."""
     return "migrated" if outcome.mode is Mode.WRITE else "to migrate"
+
+
+def sentence(each: Planned, mode: Mode) -> str:
+    """What becomes of a setting, or has become of it."""
+    was_written = mode is Mode.WRITE
+    if isinstance(each.change, Add):
+        said = f"{dotted(each.mapping)} {'got' if was_written else 'gets'} {each.new} of its own"
+    elif isinstance(each.change, Drop):
+        why = each.new.removeprefix("removed (").removesuffix(")")
+        said = f"{each.old} {'was' if was_written else 'is'} removed: {why}"
+    else:
+        said = f"{each.old} {'became' if was_written else 'becomes'} {each.new}"
+    return "; ".join(filter(None, (said, each.parallel)))
 
 
 def _changed(outcome: Outcome) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from gtp_migrate.forms import Target
 from gtp_migrate.recipes.interpolation import Unresolved, value_of
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, MODEL_OVERRIDES, TP
+from gtp_migrate.recipes.values import written
 from gtp_migrate.shards import (
     AXES,
     DENSE,
@@ -114,10 +115,7 @@ def _parallel(value: Any, name: str) -> int:
         raise TopologyError(f"{name} is not known ({MISSING})")
     if isinstance(value, str) and value.strip().isdigit():
         raise TopologyError(f'{name} is the text "{value}", not a number (${{oc.decode:…}} makes it one)')
-    try:
-        return positive_int(value, name)
-    except ShardsError as error:
-        raise TopologyError(str(error)) from None
+    return _int(value, name)
 
 
 def old_size(of: Side) -> int | None:
@@ -151,10 +149,14 @@ def _positive(value: Any, name: str) -> int | None:
         return None
     if isinstance(value, Unresolved):
         raise TopologyError(f"{name} is not known ({value.why})")
+    return _int(value, name)
+
+
+def _int(value: Any, name: str) -> int:
     try:
         return positive_int(value, name)
-    except ShardsError as error:
-        raise TopologyError(str(error)) from None
+    except ShardsError:
+        raise TopologyError(f"{name} must be a positive integer, not {written(value)}") from None
 
 
 def topology(cfg: dict[Any, Any], target: Target, *, before: bool) -> Topology:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rewriter.conftest import Ran, run, write_files
 
+from gtp_migrate.edit.where import where
 from gtp_migrate.report.progress import lines
 
 RECIPE = """
@@ -264,3 +265,62 @@ def test_a_file_without_the_right_to_read_it_has_a_row(tmp_path: Path, monkeypat
         assert data["runs"][-1]["recipe"] == "b.yaml"
         assert data["runs"][-1]["unknown"] == "cannot be read (Permission denied)"
         assert data["runs"][-1]["problems"] == [0]
+
+
+def test_added_settings_have_the_line_of_the_mapping_that_takes_them(fixture_reports: Path) -> None:
+    data = json.loads((fixture_reports / "report.json").read_text())
+    added = {
+        each["path"].removeprefix("fixtures/recipes/"): (each["line"], each["column"])
+        for each in data["settings"]
+        if each["old"] == "inherited"
+    }
+    assert added == {
+        "generation.yaml": (20, 5),
+        "llm/dpo-tp4.yaml": (4, 3),
+        "opd_teachers.yaml": (11, 5),
+        "shared_overrides.yaml": (12, 5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "place"),
+    [
+        ("a:\n  b: {c: 1}\n", ("a", "b", "c"), (2, 7)),
+        ("\ufeffa:\n  b: {c: 1}\n", ("a", "b", "d", "e"), (2, 3)),
+        ("x: &X {b: 1}\na: *X\n", ("a", "b"), (2, 1)),
+        ("a:\n- b: 1\n- c: 1\n", ("a", 1, "d"), (3, 3)),
+        ("defaults: base.yaml\n", ("a", "b"), (0, 0)),
+        ("", ("a",), (0, 0)),
+        ("a: [", ("a",), (0, 0)),
+    ],
+)
+def test_where_a_new_entry_goes(text: str, path: tuple[str | int, ...], place: tuple[int, int]) -> None:
+    assert where(text, path) == place
+
+
+def test_annotations_and_results_are_sentences(tmp_path: Path) -> None:
+    """Of what is added, and of what is removed, too."""
+    half = RECIPE.replace("size: 3}", "size: 3, tensor_parallel_num_weight_shards: 12}")
+    child = "defaults: base.yaml\npolicy: {megatron_cfg: {tensor_model_parallel_size: 8}}\ndpo: {}\n"
+    write_files(tmp_path, {"base.yaml": RECIPE + "    dpo: {}\n", "child.yaml": child, "half.yaml": half})
+    ran = run(tmp_path, "--check", "-q", "--format", "github", "--report", "r.sarif", ".")
+    results = json.loads(ran.files["r.sarif"])["runs"][0]["results"]
+    added, removed = (
+        "policy.megatron_cfg gets tensor_parallel_num_weight_shards: 24 of its own; TP 8 (child.yaml:2)",
+        "gtp_weight_remat_size: 3 is removed: tensor_parallel_num_weight_shards is set already; TP 4 (half.yaml:3)",
+    )
+    assert [each["message"]["text"] for each in results][1:] == [added, removed]
+    assert [each["locations"][0]["physicalLocation"]["region"]["startLine"] for each in results] == [4, 2, 4]
+    assert [line.partition(": ")[2] for line in ran.stderr.splitlines()][1:] == [added, removed]
+    ran = run(tmp_path, "-q", "--format", "github", ".")
+    said = [added.replace(" gets ", " got "), removed.replace(" is removed", " was removed")]
+    assert [line.partition(": ")[2] for line in ran.stderr.splitlines()][1:] == said
+
+
+@pytest.mark.parametrize("value", ["true", '"2"', "[2, true]", "{a: 1}", "2.5"])
+def test_bad_values_are_in_the_words_of_yaml(tmp_path: Path, value: str) -> None:
+    """Among the runs as among the problems."""
+    write_files(tmp_path, {"a.yaml": RECIPE.replace("3", value)})
+    data = json.loads(run(tmp_path, "--check", "--report", "r.json", ".").files["r.json"])
+    said = f"gtp_weight_remat_size must be a positive integer, not {value}"
+    assert data["runs"][0]["models"][0]["unknown"] == said

@@ -158,7 +158,7 @@ def test_unbroken_all_is_migrated(tmp_path: Path) -> None:
         ("${mul:3,${..tensor_model_parallel_sizes}}", "not found"),
         ("${mul:3,${.tensor_model_parallel_size}}", "not found"),
         ("${mul:3,${..expert_tensor_parallel_size}}", "(6) must be a multiple of the parallel size (4)"),
-        ("${mul:6,${..expert_tensor_parallel_size}}x", "'12x'"),
+        ("${mul:6,${..expert_tensor_parallel_size}}x", '"12x"'),
     ],
 )
 def test_another_number(tmp_path: Path, broken: Any, no_additions: None, number: str, to: str) -> None:
