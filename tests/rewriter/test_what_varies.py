@@ -327,7 +327,7 @@ def test_an_interpolation_stays_where_it_is_right(
         assert "${mul:3,${..tensor_model_parallel_size}}" in ran.stderr
     else:
         (problem,) = ran.problems
-        assert "/off.yaml: policy.megatron_cfg would change from TP 4, ETP 4, GTP 1" in problem
+        assert "off.yaml: policy.megatron_cfg would change from TP 4, ETP 4, GTP 1" in problem
         assert problem.endswith("give this file too")
 
 
