@@ -368,9 +368,13 @@ def _print_summary(outcome: Outcome, output: Format, quiet: bool, verbose: bool)
 
         for line in workflow_commands(outcome, os.environ.get("GITHUB_WORKSPACE")):
             print(line, file=sys.stderr)
-    if quiet and (annotated or not outcome.problems):
+    if quiet:
+        from gtp_migrate.report.problems import problem_lines
+
+        for line in problem_lines(outcome.problems, every=verbose) if not annotated else ():
+            print(line, file=sys.stderr)
         return
     from gtp_migrate.report.table import Verbosity, make_console, print_summary
 
-    verbosity = Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL
+    verbosity = Verbosity.VERBOSE if verbose else Verbosity.NORMAL
     print_summary(make_console(), outcome, verbosity, has_problems=not annotated)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TextIO
 
@@ -15,8 +15,8 @@ from rich.table import Table
 
 from gtp_migrate.outcome import Outcome
 from gtp_migrate.plan.planner import Planned
-from gtp_migrate.problems import Problem
 from gtp_migrate.recipes.keys import dotted
+from gtp_migrate.report.problems import problem_lines
 from gtp_migrate.report.words import copies, count, done, fit
 from gtp_migrate.runs.layout import Layout
 from gtp_migrate.streams import safe_text
@@ -27,8 +27,6 @@ _UNLIMITED = 10_000
 _NAMED = 4
 #: Notes printed; `-v` prints all.
 _NOTES = 5
-#: Recipes named that have the same problem, beside the first.
-_NAMED_WITH_A_PROBLEM = 2
 #: Settings listed; `-v` lists all.
 _LISTED = 200
 
@@ -36,7 +34,6 @@ _LISTED = 200
 class Verbosity(IntEnum):
     """How much is said."""
 
-    QUIET = 0
     NORMAL = 1
     VERBOSE = 2
 
@@ -53,35 +50,16 @@ def print_summary(console: Console, outcome: Outcome, verbosity: Verbosity, *, h
     Args:
         console: where to.
         outcome: of the run.
-        verbosity: quiet prints the problems alone.
+        verbosity: how much of it.
         has_problems: print the problems; false where they have been said in another way.
     """
-    if verbosity > Verbosity.QUIET:
-        if outcome.changes:
-            _print_changes(console, outcome.changes, verbosity)
-        _print_layouts(console, _layouts(outcome), verbosity)
-    for line in _problems(outcome.problems, verbosity) if has_problems else ():
+    if outcome.changes:
+        _print_changes(console, outcome.changes, verbosity)
+    _print_layouts(console, _layouts(outcome), verbosity)
+    for line in problem_lines(outcome.problems, every=verbosity is Verbosity.VERBOSE) if has_problems else ():
         console.print(line, style="red", markup=False, soft_wrap=True)
-    if verbosity > Verbosity.QUIET:
-        _print_notes(console, outcome.notes, verbosity)
-        _print_end(console, outcome)
-
-
-def _problems(problems: list[Problem], verbosity: Verbosity) -> Iterator[str]:
-    """A line for each cause: recipes that have the same one are named together."""
-    same: dict[tuple[str, str, object], list[Problem]] = {}
-    for problem in problems:
-        # A cause that has a place of its own is one by itself.
-        own = problem.place if problem.place.line else None
-        same.setdefault((problem.what, problem.todo, own), []).append(problem)
-    for first, *others in same.values():
-        more = ""
-        if others:
-            cut = len(others) if verbosity is Verbosity.VERBOSE else _NAMED_WITH_A_PROBLEM
-            names = [other.place.path for other in others[:cut]]
-            left = f" and {len(others) - cut:,} more (-v names all)" if len(others) > cut else ""
-            more = f" (so do {len(others):,} more: {', '.join(names)}{left})"
-        yield f"{safe_text(str(first.place))}: {safe_text(first.what + more)}; {safe_text(first.todo)}"
+    _print_notes(console, outcome.notes, verbosity)
+    _print_end(console, outcome)
 
 
 def _print_notes(console: Console, notes: list[str], verbosity: Verbosity) -> None:
