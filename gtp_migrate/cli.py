@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import Enum, IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -177,59 +178,72 @@ def migrate(
     3 some recipes need a person (the rest was done).
     """
     modes = {"--dry-run": dry_run, "--check": check, "--explain": explain, "--doctor": doctor}
-    if len(given := [name for name, is_given in modes.items() if is_given]) > 1:
-        _wrong(f"{' and '.join(given)} exclude each other; give one of them")
-    if as_json and not doctor:
-        _wrong("--json goes with --doctor; give both")
-    if (explain or doctor) and (reports or output is not Format.TEXT):
-        mode_name, told = "--explain" if explain else "--doctor", "--report" if reports else "--format"
-        _wrong(f"{told} does not go with {mode_name}, which prints its answer; leave one of them out")
+    _check_usage([name for name, is_given in modes.items() if is_given], as_json, reports or [], output)
     if doctor:
         from gtp_migrate.ask import questions
 
         raise typer.Exit(questions.doctor(paths or [], as_json))
     if not paths:
         _wrong("no PATH is given; name recipe files, or folders of recipes")
+    options = partial(_options, paths, target, style, (tp, etp, ep), runtime_shim, maps or [])
     if explain:
-        asked = _options(paths, target, style, (tp, etp, ep), runtime_shim, False, maps or [])
-        raise typer.Exit(_explain(asked, tuple(exclude or ())))
+        raise typer.Exit(_explain(options(prove_real=False), tuple(exclude or ())))
     if reports:
         _check_reports(reports)
     mode = Mode.DRY_RUN if dry_run else Mode.CHECK if check else Mode.WRITE
+    tally, surveyed = context.obj or (Tally(), None)
     with show_progress(quiet) as progress:
-        tally, surveyed = context.obj or (Tally(), None)
         look = partial(_survey, paths, tuple(exclude or ()), progress, no_ignore)
-        surveyed = surveyed or look()
-        stopped = _finish(surveyed, mode) if surveyed.unfinished else []
-        if surveyed.unfinished and not stopped:
-            surveyed = look()
+        surveyed, stopped = _look(look, surveyed, mode)
         # Where folders stand for others, only those who know which can tell what a file inherits.
         if not stopped and not maps and has_nothing(surveyed):
-            if reports:
-                from gtp_migrate.outcome import Outcome
+            outcome = None
+        else:
+            outcome = _work_out(partial(options, prove_real=prove is Prove.REAL), surveyed, progress, stopped)
+            outcome.mode = mode
+            if mode is Mode.WRITE:
+                from gtp_migrate.write_all import write_all
 
-                _write_reports(Outcome(files=surveyed.count, mode=mode), reports, paths, quiet)
-            if not quiet:
-                say_nothing_to_do(surveyed)
-            return
-        options = _options(paths, target, style, (tp, etp, ep), runtime_shim, prove is Prove.REAL, maps or [])
-        outcome = _work_out(options, surveyed, progress, stopped)
-        if mode is Mode.WRITE:
-            from gtp_migrate.write_all import write_all
+                write_all(outcome, tally)
+    if outcome is None:
+        if reports:
+            from gtp_migrate.outcome import Outcome
 
-            write_all(outcome, tally)
-    if dry_run:
+            _write_reports(Outcome(files=surveyed.count, mode=mode), reports, paths, quiet)
+        if not quiet:
+            say_nothing_to_do(surveyed)
+        return
+    if mode is Mode.DRY_RUN:
         _print_diff(outcome, tuple(paths))
-    outcome.mode = mode
     if reports:
         _write_reports(outcome, reports, paths, quiet)
     _print_summary(outcome, output, quiet, verbose)
-    if check and (outcome.edited or outcome.left):
-        if outcome.edited and not quiet:
-            print("Run without --check to migrate, or with --dry-run to see the changes.", file=sys.stderr)
-        raise typer.Exit(Exit.LEFT_TO_MIGRATE)
-    if outcome.problems:
-        raise typer.Exit(Exit.NEEDS_A_PERSON)
+    raise typer.Exit(_exit_code(outcome))
+
+
+def _check_usage(modes: list[str], as_json: bool, reports: list[str], output: Format) -> None:
+    if len(modes) > 1:
+        _wrong(f"{' and '.join(modes)} exclude each other; give one of them")
+    if as_json and modes != ["--doctor"]:
+        _wrong("--json goes with --doctor; give both")
+    if modes in (["--explain"], ["--doctor"]) and (reports or output is not Format.TEXT):
+        told = "--report" if reports else "--format"
+        _wrong(f"{told} does not go with {modes[0]}, which prints its answer; leave one of them out")
+
+
+def _exit_code(outcome: Outcome) -> Exit:
+    if outcome.mode is Mode.CHECK and (outcome.edited or outcome.left):
+        return Exit.LEFT_TO_MIGRATE
+    return Exit.NEEDS_A_PERSON if outcome.problems else Exit.DONE
+
+
+def _look(look: Callable[[], Survey], surveyed: Survey | None, mode: Mode) -> tuple[Survey, list[Problem]]:
+    """What is there, once what runs have left that were stopped is finished; and what keeps it from that."""
+    surveyed = surveyed or look()
+    if not surveyed.unfinished:
+        return surveyed, []
+    stopped = _finish(surveyed, mode)
+    return (surveyed if stopped else look()), stopped
 
 
 def _survey(paths: list[str], exclude: tuple[str, ...], progress: Progress, no_ignore: bool) -> Survey:
@@ -266,8 +280,9 @@ def _options(
     style: Style,
     assumed: tuple[int | None, int | None, int | None],
     runtime_shim: bool,
-    prove_real: bool,
     maps: list[str],
+    *,
+    prove_real: bool,
 ) -> Options:
     from gtp_migrate.migrate import Options
     from gtp_migrate.runs.runs import Assumed
@@ -290,7 +305,7 @@ def _explain(options: Options, exclude: tuple[str, ...]) -> int:
         _wrong(str(error))
 
 
-def _work_out(options: Options, surveyed: Survey, progress: Progress, stopped: list[Problem]) -> Outcome:
+def _work_out(options: Callable[[], Options], surveyed: Survey, progress: Progress, stopped: list[Problem]) -> Outcome:
     from gtp_migrate.migrate import migrate
     from gtp_migrate.outcome import Outcome
     from gtp_migrate.runs.nemo_rl import UndecidedError
@@ -300,7 +315,7 @@ def _work_out(options: Options, surveyed: Survey, progress: Progress, stopped: l
         return Outcome(files=surveyed.count, problems=stopped, left=True)
 
     try:
-        return migrate(options, surveyed, progress)
+        return migrate(options(), surveyed, progress)
     except (JudgeError, UndecidedError) as error:
         _wrong(str(error))
 
@@ -378,3 +393,5 @@ def _print_summary(outcome: Outcome, output: Format, quiet: bool, verbose: bool)
 
     verbosity = Verbosity.VERBOSE if verbose else Verbosity.NORMAL
     print_summary(make_console(), outcome, verbosity, has_problems=not annotated)
+    if outcome.mode is Mode.CHECK and outcome.edited:
+        print("Run without --check to migrate, or with --dry-run to see the changes.", file=sys.stderr)

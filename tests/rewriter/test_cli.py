@@ -155,6 +155,7 @@ def test_check(migrate: Migrate) -> None:
     assert (ran.code, ran.files, ran.stdout) == (1, {"a.yaml": OLD}, "")
     assert "a.yaml:5" in ran.stderr
     assert "1 setting in 1 file to migrate" in ran.stderr
+    assert ran.stderr.endswith("Run without --check to migrate, or with --dry-run to see the changes.\n")
 
 
 def test_check_of_what_is_done(migrate: Migrate) -> None:
