@@ -16,11 +16,11 @@ from gtp_migrate.plan.planner import Plan, Planned
 from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Problem
 from gtp_migrate.proof import Failure
-from gtp_migrate.recipes.interpolation import entry_of
-from gtp_migrate.recipes.keys import OLD_KEY_TEXT, OLD_KEYS
+from gtp_migrate.recipes.interpolation import entry_of, value_of
+from gtp_migrate.recipes.keys import EP, ETP, OLD_KEY_TEXT, OLD_KEYS, TP, dotted
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf
-from gtp_migrate.runs.models import Kind
+from gtp_migrate.runs.models import TEACHER_OVERRIDES, Kind
 from gtp_migrate.runs.runs import Runs
 from gtp_migrate.runs.topology import side
 from gtp_migrate.shards import AXES
@@ -116,7 +116,26 @@ def _problem(stock: Stock, failure: Failure, is_set_aside: bool) -> Problem:
             "nothing that is connected with it was changed; give --target megatron-cfg for a NeMo-RL that types the "
             "fields, or --runtime-shim where these runs install the shim: both keep this copy's weights whole"
         )
+    elif not failure.todo and (alias := _alias_without_sizes(stock, failure)):
+        todo = (
+            "nothing that is connected with it was changed; its launcher gives it none of default_teacher_cfg's sizes, "
+            "as it has an entry of its own: write the sizes that it shall have into "
+            f"{dotted(TEACHER_OVERRIDES)}.{alias} and run again"
+        )
     return Problem(failure.place, failure.what, todo)
+
+
+def _alias_without_sizes(stock: Stock, failure: Failure) -> str | None:
+    """The alias of a teacher whose sizes depend on who makes it."""
+    for world in stock.runs.run(failure.recipe).worlds:
+        made = [
+            stock.runs.resolved(failure.recipe, replace(world, as_launched=as_launched)).model(failure.model or "")
+            for as_launched in (True, False)
+        ]
+        sizes = {tuple(value_of(model.cfg.get(key)) for key in (TP, EP, ETP)) for model in made if model is not None}
+        if len(sizes) > 1 and made[0] is not None:
+            return made[0].alias
+    return None
 
 
 def _other_half(tree: Tree, recipe: str) -> str | None:

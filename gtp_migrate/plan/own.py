@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gtp_migrate.forms import Target
@@ -35,9 +36,7 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
     numbers = needed(stock, need)
     if len(numbers) != 1:
         return None
-    resolved = stock.runs.resolved(need.recipe, stock.runs.run(need.recipe).worlds[0])
-    model = resolved.model(need.model)
-    assert model is not None
+    resolved, model = next(_where_it_is_made(stock, need))
     try:
         return _Adder(stock, need, resolved, model, numbers.pop()).add()
     except _CannotError:
@@ -45,13 +44,10 @@ def own_number(stock: Stock, need: OwnNumber) -> Add | None:
 
 
 def needed(stock: Stock, need: OwnNumber) -> set[int | None]:
-    """The numbers that the model needs, one where it is the same in all worlds; empty where no number would do."""
+    """The numbers that the model needs, one where it is the same in all worlds that have it; empty where no number
+    would do."""
     numbers: set[int | None] = set()
-    for world in stock.runs.run(need.recipe).worlds:
-        resolved = stock.runs.resolved(need.recipe, world)
-        model = resolved.model(need.model)
-        if model is None:
-            return set()
+    for resolved, model in _where_it_is_made(stock, need):
         of = side(model.cfg, need.axis)
         values = (of.size, of.override, of.typed)
         if any(isinstance(value, Computed) and open_leaves(resolved.resolution, value) for value in values):
@@ -61,6 +57,15 @@ def needed(stock: Stock, need: OwnNumber) -> set[int | None]:
         except TopologyError:
             return set()
     return numbers
+
+
+def _where_it_is_made(stock: Stock, need: OwnNumber) -> Iterator[tuple[Resolved, Model]]:
+    """The worlds that have the model: what is left open may decide whether NeMo-RL makes it."""
+    for world in stock.runs.run(need.recipe).worlds:
+        resolved = stock.runs.resolved(need.recipe, world)
+        model = resolved.model(need.model)
+        if model is not None:
+            yield resolved, model
 
 
 def _count_of(model: Model, axis: Axis, target: Target) -> int | None:

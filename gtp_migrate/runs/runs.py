@@ -23,8 +23,9 @@ from gtp_migrate.recipes.interpolation import (
 )
 from gtp_migrate.recipes.keys import EP, ETP, MISSING, TP, KeyPath
 from gtp_migrate.recipes.tree import Tree
-from gtp_migrate.recipes.values import Leaf, at, raw
+from gtp_migrate.recipes.values import Leaf, at, mapping_at, raw
 from gtp_migrate.runs.models import (
+    TEACHERS,
     Kind,
     Model,
     TooManyModelsError,
@@ -173,7 +174,8 @@ class Runs:
         }
         supplies = list(self._supplies(first, open_keys))
         readings = (False, True) if self.tree.is_ambiguous(recipe) else (False,)
-        makings = (True, False) if any(model.kind is Kind.TEACHER for model in first.models) else (True,)
+        # Also where what is open decides whether there are teachers.
+        makings = (True, False) if mapping_at(first.tree, TEACHERS) is not None else (True,)
         worlds = tuple(
             World(reading, making, supplied) for supplied in supplies for making in makings for reading in readings
         )

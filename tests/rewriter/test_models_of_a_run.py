@@ -119,6 +119,38 @@ def test_a_default_teacher_and_one_with_overrides_of_its_own(becomes_something: 
     becomes_something({"a.yaml": opd(teachers, aliases="math code")}, *B)
 
 
+def switched(text: str) -> str:
+    """Teachers that the environment switches on."""
+    return text.replace("  enabled: true\n", "  enabled: ${oc.decode:${oc.env:GTP_TEST_TEACH,false}}\n", 1)
+
+
+@pytest.mark.parametrize("is_on", ["true", "false"])
+@pytest.mark.parametrize("name", TEACHERS)
+def test_teachers_that_the_environment_switches_on(
+    becomes_something: Becomes, monkeypatch: pytest.MonkeyPatch, name: str, is_on: str
+) -> None:
+    monkeypatch.setenv("GTP_TEST_TEACH", is_on)
+    aliases = "math code" if name == "several" else "math"
+    ran = becomes_something({"a.yaml": switched(opd(TEACHERS[name], aliases=aliases))}, *B)
+    always = becomes_something({"a.yaml": opd(TEACHERS[name], aliases=aliases)}, *B)
+    assert ran.files["a.yaml"] == switched(str(always.files["a.yaml"]))
+
+
+@pytest.mark.parametrize("change", [str, switched])
+def test_an_entry_without_sizes(becomes_something: Becomes, migrate: Migrate, change: Callable[[str], str]) -> None:
+    """A launcher gives the alias none of the default's sizes: TP 1, and not 2. Read as it stands it would be TP 2, so no
+    number is right; with a size of its own one is."""
+    teachers = "default_teacher_cfg: {tensor_model_parallel_size: 2}\nteacher_overrides: {code: {num_nodes: 2}}"
+    text = change(opd(teachers, aliases="math code"))
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (3, text)
+    (problem,) = ran.problems
+    place = "on_policy_distillation.non_colocated_teachers.teacher_overrides.code"
+    assert f"write the sizes that it shall have into {place} and run again" in problem
+    for size in (1, 2):
+        becomes_something({"a.yaml": text.replace("num_nodes: 2", f"tensor_model_parallel_size: {size}")}, *B)
+
+
 def test_two_aliases_of_one_checkpoint_are_one_teacher(migrate: Migrate) -> None:
     """The second is never built, whatever its entry says."""
     teachers = "default_teacher_cfg: {tensor_model_parallel_size: 4}\nteacher_overrides: {code: {tensor_model_parallel_size: 8}}"
