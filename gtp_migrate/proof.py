@@ -15,7 +15,7 @@ from gtp_migrate.problems import Place, RecipeError
 from gtp_migrate.recipes.interpolation import Computed, Lookup, Resolution, Unresolved, entry_of, targets, value_of
 from gtp_migrate.recipes.keys import MODEL_OVERRIDES, NEW_KEYS, OLD_KEY_TEXT, SETTINGS, TP, KeyPath, dotted
 from gtp_migrate.recipes.layer import Layer
-from gtp_migrate.recipes.values import Leaf, at, raw, same
+from gtp_migrate.recipes.values import Leaf, raw, same
 from gtp_migrate.runs.models import (
     GENERATION_CFG,
     MEGATRON_CFG_OVERRIDES,
@@ -222,28 +222,21 @@ class _Comparison:
             yield self._failure(what, entry=leaf)
             return
         if isinstance(after, Unresolved):
-            if is_new and path[-1] in NEW_KEYS:
-                parent = at(new.root, path[:-2])
-                if isinstance(parent, dict) and raw(parent.get("enabled")) is False and TP not in parent:
-                    what = (
-                        f"{dotted(path[:-2])} has no TP and Megatron switched off: what refers to TP would not load "
-                        "(give --tp N)"
-                    )
-                    yield self._failure(what, entry=leaf)
-                    return
-                what = f"{dotted(path)} would not resolve: {after.why}"
-                yield self._failure(what, entry=leaf)
-                return
-            if OLD_KEY_TEXT in leaf.value:
-                what = f"{dotted(path)} refers to an old key ({leaf.value})"
-                todo = "give it the value itself and run again"
-                yield self._failure(what, place=leaf.place, todo=todo, is_dangling=True)
-                return
-            what = f"{dotted(path)} ({leaf.value}) would no longer resolve: {after.why}"
-            yield self._failure(what, place=leaf.place, is_dangling=True)
+            yield self._unresolved(path, leaf, after.why)
         elif not is_new and not _same_but_settings(before, after):
             what = f"{dotted(path)} refers to an old key ({leaf.value})"
             yield self._failure(what, place=leaf.place, todo="give it the value itself and run again", is_dangling=True)
+
+    def _unresolved(self, path: KeyPath, leaf: Leaf, why: str) -> Failure:
+        """What resolved before, or was just written, and does not resolve."""
+        if path[-1] in NEW_KEYS:
+            return self._failure(f"{dotted(path)} would not resolve: {why}", entry=leaf)
+        if OLD_KEY_TEXT in leaf.value:
+            what = f"{dotted(path)} refers to an old key ({leaf.value})"
+            todo = "give it the value itself and run again"
+            return self._failure(what, place=leaf.place, todo=todo, is_dangling=True)
+        what = f"{dotted(path)} ({leaf.value}) would no longer resolve: {why}"
+        return self._failure(what, place=leaf.place, is_dangling=True)
 
     def _only_assumed(self, path: KeyPath, leaf: Leaf) -> KeyPath | None:
         """What a new value refers to that is only assumed, for a mapping that no command line has to give sizes."""

@@ -352,9 +352,9 @@ MUTANTS = [
     Mutant(
         "what no longer resolves is not told",
         "proof.py",
-        "        if isinstance(after, Unresolved):\n",
-        "        if False:\n",
-        ("test_proof.py", "does_not_resolve_where_it_stands"),
+        "            yield self._unresolved(path, leaf, after.why)\n",
+        "            return\n",
+        ("test_shelves.py", "refers_to"),
     ),
     Mutant(
         "comments may go",
