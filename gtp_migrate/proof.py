@@ -345,17 +345,21 @@ def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
     of a model made in Python, which are compared model by model."""
     if path[-1] in SETTINGS:
         return True
-    is_models_own = any(path[: len(own)] == own for own in _MODELS_OWN)
-    if is_models_own and not _HUSKS.isdisjoint(path):
+    if _is_models_own(path) and not _HUSKS.isdisjoint(path):
         return True
     if one is not _NOTHING and other is not _NOTHING:
         return False
-    return _is_all_settings(path[-1], other if one is _NOTHING else one, is_models_own)
+    return _is_all_settings(path, other if one is _NOTHING else one)
 
 
-def _is_all_settings(key: Any, value: Any, is_models_own: bool) -> bool:
-    if key in SETTINGS or (key in _HUSKS and is_models_own):
+def _is_models_own(path: KeyPath) -> bool:
+    return any(path[: len(own)] == own for own in _MODELS_OWN)
+
+
+def _is_all_settings(path: KeyPath, value: Any) -> bool:
+    key = path[-1]
+    if key in SETTINGS or (key in _HUSKS and _is_models_own(path)):
         return True
     if not isinstance(value, dict) or (not value and key not in _HUSKS):
         return False
-    return all(_is_all_settings(name, inner, is_models_own) for name, inner in value.items())
+    return all(_is_all_settings((*path, name), inner) for name, inner in value.items())

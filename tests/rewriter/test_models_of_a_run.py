@@ -151,6 +151,36 @@ def test_an_entry_without_sizes(becomes_something: Becomes, migrate: Migrate, ch
         becomes_something({"a.yaml": text.replace("num_nodes: 2", f"tensor_model_parallel_size: {size}")}, *B)
 
 
+GENERATION_APART = (
+    "grpo: {max_num_steps: 1}\n"
+    "policy:\n"
+    "  megatron_cfg: {tensor_model_parallel_size: 4, model_overrides: OVERRIDES}\n"
+    "  generation:\n"
+    "    backend: megatron\n"
+    "    colocated: {enabled: false}\n"
+    "    mcore_generation_config: {tensor_model_parallel_size: 4}\n"
+)
+
+
+@pytest.mark.parametrize("others", ["", ", attention_softmax_in_fp32: true"])
+@pytest.mark.parametrize("args", [B, C])
+@pytest.mark.parametrize("parent", ["teacher", "generation"])
+@pytest.mark.parametrize("child", ["another TP", "turns GTP on"])
+def test_a_child_without_the_section_of_the_model(
+    becomes_something: Becomes, others: str, args: tuple[str, ...], parent: str, child: str
+) -> None:
+    """The number that the model needs is written into mappings that the child does not have yet, with all other
+    overrides repeated."""
+    overrides = f"{{gtp_weight_remat_size: 3{others}}}"
+    teachers = "default_teacher_cfg: {tensor_model_parallel_size: 4}"
+    base = opd(teachers, "OVERRIDES") if parent == "teacher" else GENERATION_APART
+    here = {"another TP": overrides, "turns GTP on": "{}"}[child]
+    heir = "defaults: base.yaml\npolicy:\n  megatron_cfg:\n    tensor_model_parallel_size: 2\n"
+    if child == "turns GTP on":
+        heir += f"    model_overrides: {overrides}\n"
+    becomes_something({"base.yaml": base.replace("OVERRIDES", here), "heir.yaml": heir}, *args)
+
+
 def test_two_aliases_of_one_checkpoint_are_one_teacher(migrate: Migrate) -> None:
     """The second is never built, whatever its entry says."""
     teachers = "default_teacher_cfg: {tensor_model_parallel_size: 4}\nteacher_overrides: {code: {tensor_model_parallel_size: 8}}"
