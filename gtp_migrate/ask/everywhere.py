@@ -52,12 +52,6 @@ class Everywhere:
         #: Whether it is built however things turn out.
         self.is_always_built = len(self.models) == len(found)
         self.world, self.first = next(iter(self.models.items()))
-        for world in () if self.is_always_built else worlds:
-            # Its sizes may be others in those too.
-            forced = _with_conditions(world, self.world)
-            other = stock.runs.resolved(recipe, forced).model(name)
-            if other is not None:
-                self.models.setdefault(forced, other)
         plain = stock.runs.resolved(recipe, World(self.world.other_reading, self.world.as_launched)).model(name)
         #: As the files say it, nothing supplied.
         self.plain = plain or self.first
@@ -177,14 +171,6 @@ class Everywhere:
         except TopologyError:
             return None
         return numbers.pop() if len(numbers) == 1 else None
-
-
-def _with_conditions(world: World, built: World) -> World:
-    """A world with what makes a model be built in another one: all that is supplied there and is no number."""
-    numbers = {path: value for path, value in world.supplied if type(value) is int}
-    others = {path: value for path, value in built.supplied if type(value) is not int}
-    supplied = sorted({**numbers, **others}.items(), key=lambda item: [str(key) for key in item[0]])
-    return replace(world, supplied=tuple(supplied))
 
 
 def _parallel(model: Model, axis: Axis) -> int | None:

@@ -63,6 +63,19 @@ def raw(value: Any) -> Any:
     return value.value if isinstance(value, Leaf) else value
 
 
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
+
+
+def truth(value: Any) -> bool | None:
+    """What NeMo-RL's config classes make of a value where they want a boolean; None where they refuse it.
+
+    Source: pydantic's table of conversions, in its lax mode.
+    """
+    text = value.lower() if isinstance(value, str) else str(int(value)) if value in (0, 1) else ""
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
 def written(value: Any) -> str:
     """A loaded value as a person would write it, on one line."""
     value = raw(value)

@@ -22,13 +22,11 @@ from typing import Any
 
 from gtp_migrate.recipes.interpolation import Computed, Resolution, Unresolved, value_of
 from gtp_migrate.recipes.keys import MEGATRON_CFG, MISSING, KeyPath
-from gtp_migrate.recipes.values import at, mapping_at
-from gtp_migrate.runs.models import TEACHERS, Kind, Model, algorithms
+from gtp_migrate.recipes.values import at, mapping_at, truth
+from gtp_migrate.runs.models import IS_COLOCATED, TEACHERS, Kind, Model, algorithms
 from gtp_migrate.runs.runs import Resolved, open_leaves
 
 _REWARD_MODEL: KeyPath = ("env", "reward_model")
-_COLOCATED: KeyPath = ("policy", "generation", "colocated")
-_IS_COLOCATED: KeyPath = (*_COLOCATED, "enabled")
 #: What is on the GPUs for training; the teachers of off-policy distillation, a list, are there too.
 _TRAINED = frozenset((holder, MEGATRON_CFG) for holder in ("policy", "value", "teacher"))
 
@@ -76,7 +74,7 @@ def are_open(resolved: Resolved) -> bool:
         resolved: a run with nothing supplied.
     """
     tree = resolved.tree
-    decisive = [at(tree, path) for path in (_IS_COLOCATED, (*TEACHERS[:1], "enabled"), (*TEACHERS, "enabled"))]
+    decisive = [at(tree, path) for path in (IS_COLOCATED, (*TEACHERS[:1], "enabled"), (*TEACHERS, "enabled"))]
     aliases = mapping_at(tree, (*TEACHERS[:1], "teacher_model_by_agent_name")) or {}
     if len(aliases) > 1:
         # Two that turn out to be the same are one teacher.
@@ -148,7 +146,7 @@ class _Reckoning:
 
     def _generation(self, training: Gpus, cluster: Gpus) -> Gpus:
         """What generation takes of what training would have without it: of one node GPUs, of more whole nodes."""
-        resources = self._mapping((*_COLOCATED, "resources"))
+        resources = self._mapping((*IS_COLOCATED[:-1], "resources"))
         nodes, per_node = resources.get("num_nodes"), resources.get("gpus_per_node")
         if training.nodes == 1:
             if value_of(nodes) not in (None, 1) and self.launcher != _SINGLE_CONTROLLER:
@@ -186,10 +184,11 @@ class _Reckoning:
     def _is_colocated(self) -> bool:
         """Also where nothing is said of it, unless there is a generation model of its own all the same."""
         is_apart = any(model.kind is Kind.GENERATION for model in self.models)
-        value = self._mapping(_COLOCATED).get("enabled", None if is_apart else True)
-        if is_open(self.resolution, value) or not isinstance(value_of(value), bool):
+        value = self._mapping(IS_COLOCATED[:-1]).get("enabled", None if is_apart else True)
+        is_colocated = truth(value_of(value))
+        if is_open(self.resolution, value) or is_colocated is None:
             raise _UnknownError
-        return bool(value_of(value))
+        return is_colocated
 
     def _gpus(self, resources: dict[Any, Any]) -> Gpus:
         return Gpus(self._count(resources.get("num_nodes")), self._count(resources.get("gpus_per_node")))

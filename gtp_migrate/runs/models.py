@@ -17,7 +17,7 @@ from typing import Any
 
 from gtp_migrate.recipes.interpolation import Resolution, value_of
 from gtp_migrate.recipes.keys import CP, EP, ETP, MEGATRON_CFG, PP, TP, KeyPath, dotted
-from gtp_migrate.recipes.values import at, landmarks, mapping_at
+from gtp_migrate.recipes.values import at, landmarks, mapping_at, truth
 
 POLICY_CFG: KeyPath = ("policy", MEGATRON_CFG)
 GENERATION_CFG: KeyPath = ("policy", "generation", "mcore_generation_config")
@@ -25,6 +25,33 @@ TEACHERS: KeyPath = ("on_policy_distillation", "non_colocated_teachers")
 DEFAULT_TEACHER: KeyPath = (*TEACHERS, "default_teacher_cfg")
 TEACHER_OVERRIDES: KeyPath = (*TEACHERS, "teacher_overrides")
 MEGATRON_CFG_OVERRIDES = "megatron_cfg_overrides"
+GENERATION: KeyPath = GENERATION_CFG[:-1]
+IS_COLOCATED: KeyPath = (*GENERATION, "colocated", "enabled")
+_ALIASES: KeyPath = (*TEACHERS[:1], "teacher_model_by_agent_name")
+_DEDUPLICATE = "deduplicate_shared_teacher_checkpoints"
+
+#: Stands for a parallel size that may be any.
+ANY_SIZE = object()
+#: See :func:`switches`.
+_SWITCHES: dict[KeyPath, dict[KeyPath, Any]] = {
+    GENERATION: {("backend",): "megatron", (GENERATION_CFG[-1], TP): ANY_SIZE},
+    (*GENERATION, "backend"): {(): "megatron"},
+    IS_COLOCATED[:-1]: {("enabled",): True},
+    IS_COLOCATED: {(): True},
+    GENERATION_CFG: {(TP,): ANY_SIZE},
+    TEACHERS[:1]: {
+        ("enabled",): True,
+        (_ALIASES[-1], "a"): "a",
+        (TEACHERS[-1], "enabled"): True,
+        (TEACHERS[-1], DEFAULT_TEACHER[-1], TP): ANY_SIZE,
+    },
+    (*TEACHERS[:1], "enabled"): {(): True},
+    (*TEACHERS[:1], _DEDUPLICATE): {(): False},
+    _ALIASES: {("a",): "a"},
+    TEACHERS: {("enabled",): True, (DEFAULT_TEACHER[-1], TP): ANY_SIZE},
+    (*TEACHERS, "enabled"): {(): True},
+    DEFAULT_TEACHER: {(TP,): ANY_SIZE},
+}
 
 #: The top-level section that names the algorithm, and so the launchers that can run a recipe.
 ALGORITHMS = ("grpo", "ppo", "sft", "distillation", "dpo", "rm", "eval")
@@ -132,15 +159,19 @@ def mappings(
     return list(found.items())
 
 
-def conditions(recipe: dict[Any, Any]) -> Iterator[tuple[KeyPath, Any]]:
-    """What decides whether a model is made in Python: the path of each value, and the value that makes one."""
-    yield ("policy", "generation", "backend"), "megatron"
-    yield ("policy", "generation", "colocated", "enabled"), True
-    yield (*TEACHERS[:1], "enabled"), True
-    yield (*TEACHERS, "enabled"), True
+def switches(recipe: dict[Any, Any]) -> Iterator[tuple[KeyPath, dict[KeyPath, Any]]]:
+    """What decides which models are made in Python: the path of each value, and what to put there or below it so that
+    as many are made as can be; :data:`ANY_SIZE` where any parallel size may stand."""
+    yield from _SWITCHES.items()
+    aliases = mapping_at(recipe, _ALIASES) or {}
+    for alias in aliases:
+        # As many teachers as can be: no two of one checkpoint.
+        yield (*_ALIASES, alias), {(): f"of_{alias}"}
+        yield (*TEACHER_OVERRIDES, alias), {(TP,): ANY_SIZE}
+    yield TEACHER_OVERRIDES, {(alias, TP): ANY_SIZE for alias in aliases}
     for path in (("policy", MEGATRON_CFG), ("value", MEGATRON_CFG), ("teacher", MEGATRON_CFG)):
         if mapping_at(recipe, path) is not None:
-            yield (*path, "enabled"), True
+            yield (*path, "enabled"), {(): True}
 
 
 def sizes_of_python_models(recipe: dict[Any, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -171,7 +202,8 @@ def models(
             recipe's own mappings, do not.
     """
     built = [
-        Model(dotted(path), Kind.MAPPING, path, cfg, value_of(cfg.get("enabled")) is not False) for path, cfg in found
+        Model(dotted(path), Kind.MAPPING, path, cfg, truth(value_of(cfg.get("enabled"))) is not False)
+        for path, cfg in found
     ]
     policy = mapping_at(recipe, POLICY_CFG)
     if policy is not None:
@@ -185,17 +217,17 @@ def models(
 def _teachers(recipe: dict[Any, Any], policy: dict[Any, Any], as_launched: bool) -> Iterator[Model]:
     section = mapping_at(recipe, TEACHERS[:1]) or {}
     teachers = mapping_at(recipe, TEACHERS) or {}
-    if value_of(section.get("enabled")) is not True or value_of(teachers.get("enabled")) is not True:
+    if not truth(value_of(section.get("enabled"))) or not truth(value_of(teachers.get("enabled"))):
         return
-    default = teachers.get("default_teacher_cfg")
+    default = teachers.get(DEFAULT_TEACHER[-1])
     default = default if isinstance(default, dict) else {}
-    overrides = teachers.get("teacher_overrides")
+    overrides = teachers.get(TEACHER_OVERRIDES[-1])
     overrides = overrides if isinstance(overrides, dict) else {}
-    aliases = section.get("teacher_model_by_agent_name")
+    aliases = section.get(_ALIASES[-1])
     seen: set[Any] = set()
     for alias, checkpoint in aliases.items() if isinstance(aliases, dict) else ():
         checkpoint = str(value_of(checkpoint))
-        if checkpoint in seen and value_of(section.get("deduplicate_shared_teacher_checkpoints")) is not False:
+        if checkpoint in seen and truth(value_of(section.get(_DEDUPLICATE))) is not False:
             continue
         seen.add(checkpoint)
         own = overrides.get(alias)
@@ -227,7 +259,7 @@ def _generation(recipe: dict[Any, Any], policy: dict[Any, Any], which: frozenset
     own = generation.get("mcore_generation_config")
     merged = {**policy, **(own if isinstance(own, dict) else {})}
     colocated = generation.get("colocated")
-    if not isinstance(colocated, dict) or value_of(colocated.get("enabled")) is not True:
+    if not isinstance(colocated, dict) or not truth(value_of(colocated.get("enabled"))):
         if not which or which & _GENERATE_APART:
             yield Model("generation", Kind.GENERATION, POLICY_CFG, merged)
         return

@@ -25,17 +25,19 @@ from gtp_migrate.recipes.keys import EP, ETP, MISSING, TP, KeyPath
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf, at, mapping_at, raw
 from gtp_migrate.runs.models import (
+    ANY_SIZE,
+    IS_COLOCATED,
     TEACHERS,
     Kind,
     Model,
     TooManyModelsError,
     algorithms,
-    conditions,
     has_to_have_sizes,
     makes_models,
     mappings,
     models,
     sizes_of_python_models,
+    switches,
 )
 from gtp_migrate.runs.nemo_rl import Launchers
 
@@ -149,7 +151,7 @@ class Runs:
         root, holes = merged.root, merged.landmarks.holes
         for path, value in world.supplied:
             root = _with(root, path, value)
-            holes = tuple(hole for hole in holes if hole[0] != path)
+            holes = tuple(hole for hole in holes if hole[0] != path[: len(hole[0])])
         resolution = Resolution(root, holes, resolvers)
         tree = resolution.tree(makes_models)
         try:
@@ -234,7 +236,8 @@ class Runs:
     def _supplies(
         self, first: Resolved, open_keys: dict[KeyPath, dict[str, str]]
     ) -> Iterator[tuple[tuple[KeyPath, Any], ...]]:
-        """What may be supplied for all that is open: two ways where anything is."""
+        """What may be supplied for all that is open: two numbers for each size, with all the models that there may be
+        and with those that there are as it stands."""
         fixed: dict[KeyPath, Any] = {}
         tried: dict[KeyPath, tuple[Any, Any]] = {}
         for model in first.models:
@@ -244,19 +247,35 @@ class Runs:
             value = at(first.tree, (*path, key))
             if isinstance(value, Computed) and not value.leaf.value.startswith("${oc.env:"):
                 _try_both(tried, open_leaves(first.resolution, value), key)
-        for path, other in conditions(first.tree):
-            value = at(first.tree, path)
-            if isinstance(value, Computed) and open_leaves(first.resolution, value):
-                # Once as what builds the model, once as it is.
-                tried[value.path] = (other, None if isinstance(value.value, Unresolved) else value.value)
+        made = dict(self._supply_switches(first, tried))
+        ways: list[dict[KeyPath, Any]] = [{}]
+        if made:
+            # What is open decides which models there are: once all of them, and once as it stands.
+            ways = [made, {}]
+            apart = {path: False for path in made if path[-2:] == IS_COLOCATED[-2:]}
+            ways[1:1] = [{**made, **apart}] if apart else []
         for index in (0, 1) if tried else (0,):
             chosen = {path: values[index] for path, values in tried.items()}
-            yield tuple(
-                sorted(
-                    ((path, value) for path, value in {**chosen, **fixed}.items() if value is not None),
-                    key=lambda item: [str(key) for key in item[0]],
-                )
-            )
+            for way in ways:
+                supplied = {**chosen, **fixed, **way}.items()
+                said = ((path, value) for path, value in supplied if value is not None)
+                yield tuple(sorted(said, key=lambda item: [str(key) for key in item[0]]))
+
+    def _supply_switches(self, first: Resolved, tried: dict[KeyPath, tuple[Any, Any]]) -> Iterator[tuple[KeyPath, Any]]:
+        """What makes as many models as can be, in all places that are open and have a say in that."""
+        for path, values in switches(first.tree):
+            value = at(first.tree, path)
+            if isinstance(value, Computed) and open_leaves(first.resolution, value):
+                real = value.path
+            elif value_of(value) == MISSING:
+                real, _ = first.resolution.lookup.find(path)
+            else:
+                continue
+            for below, supplied in values.items():
+                if supplied is ANY_SIZE:
+                    _try_both(tried, [(*real, *below)], TP)
+                else:
+                    yield (*real, *below), supplied
 
     def _supply_mapping(
         self,
@@ -317,14 +336,14 @@ def open_leaves(resolution: Resolution, value: Computed) -> set[KeyPath]:
     return found
 
 
-def _with(root: dict[Any, Any], path: KeyPath, value: Any) -> dict[Any, Any]:
-    """The recipe with one value put in."""
+def _with(root: Any, path: KeyPath, value: Any) -> Any:
+    """The recipe with one value put in, and the mappings around it where there are none."""
     if not path:
         return root
     key, *rest = path
-    copy: Any = dict(root) if isinstance(root, dict) else list(root)
+    copy: Any = list(root) if isinstance(root, list) else dict(root) if isinstance(root, dict) else {}
     if rest:
-        copy[key] = _with(copy[key], tuple(rest), value)
+        copy[key] = _with(copy[key] if isinstance(root, list) else copy.get(key), tuple(rest), value)
     else:
         copy[key] = value
-    return copy  # type: ignore[no-any-return]
+    return copy

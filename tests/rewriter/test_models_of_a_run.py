@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from . import oracle
 from .conftest import Migrate, Ran
 from .test_layout import rows
 
@@ -90,7 +92,6 @@ def test_teachers(becomes_something: Becomes, name: str, policy: str) -> None:
 @pytest.fixture
 def becomes_something(migrate: Migrate, tmp_path_factory: pytest.TempPathFactory) -> Becomes:
     """All is migrated, whatever it is spelled like, and runs as before by the tests' own reading."""
-    from . import oracle
     from .conftest import write_files
 
     def becomes_something(before: dict[str, str], *args: str, code: int = 0) -> Ran:
@@ -179,6 +180,77 @@ def test_a_child_without_the_section_of_the_model(
     if child == "turns GTP on":
         heir += f"    model_overrides: {overrides}\n"
     becomes_something({"base.yaml": base.replace("OVERRIDES", here), "heir.yaml": heir}, *args)
+
+
+WIDE = "default_teacher_cfg: {tensor_model_parallel_size: 8}"
+EACH = "teacher_overrides: {math: {tensor_model_parallel_size: 4}, code: {tensor_model_parallel_size: 8}}"
+TWO = opd(EACH, aliases="math code")
+ONE_CHECKPOINT = TWO.replace("/models/code", "/models/math")
+APART = GENERATION_APART.replace("OVERRIDES", "{gtp_weight_remat_size: 3}").replace("size: 4}\n", "size: 8}\n")
+
+#: What a recipe leaves open, or says in other words: the recipe, what stands there, and what the run makes of it.
+DECIDED_ELSEWHERE = {
+    "whether there are teachers": (opd(WIDE), "enabled: true", "enabled: ???", "enabled: true"),
+    "whether they have GPUs of their own": (opd(WIDE), "    enabled: true", "    enabled: ???", "    enabled: true"),
+    "which teachers": (opd(WIDE), "{math: /models/math}", '"???"', "{code: /models/code}"),
+    "which checkpoints": (TWO, "/models/math, code: /models/code", '"???", code: "???"', "a, code: b"),
+    "checkpoints by the environment": (
+        TWO, "/models/math, code: /models/code", '"${oc.env:A,a}", code: "${oc.env:B,a}"', "a, code: b",
+    ),
+    "whether equal checkpoints are one teacher": (
+        ONE_CHECKPOINT, "enabled: true\n", "enabled: true\n  deduplicate_shared_teacher_checkpoints: ???\n",
+        "enabled: true\n  deduplicate_shared_teacher_checkpoints: false\n",
+    ),
+    "the backend": (APART, "backend: megatron", "backend: ???", "backend: megatron"),
+    "one for true": (opd(WIDE), "enabled: true", "enabled: 1", "enabled: true"),
+    "a word for true": (opd(WIDE), "enabled: true", "enabled: 'On'", "enabled: true"),
+    "zero for false": (
+        ONE_CHECKPOINT, "enabled: true\n", "enabled: true\n  deduplicate_shared_teacher_checkpoints: 0\n",
+        "enabled: true\n  deduplicate_shared_teacher_checkpoints: false\n",
+    ),
+    "a word for false": (APART, "{enabled: false}", "{enabled: 'no'}", "{enabled: false}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECIDED_ELSEWHERE)
+def test_which_models_there_are_is_decided_elsewhere(migrate: Migrate, tmp_path: Path, name: str) -> None:
+    """All that may be built get their numbers."""
+    plain, stands, written, comes_to = DECIDED_ELSEWHERE[name]
+    assert stands in plain
+    text = plain.replace(stands, written, 1)
+    ran = migrate({"a.yaml": text}, *B)
+    assert ran.code == 0, ran.stderr
+    assert "gtp_weight_remat_size" not in str(ran.files["a.yaml"])
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text(text.replace(written, comes_to, 1))
+    after.write_text(str(ran.files["a.yaml"]).replace(written, comes_to, 1))
+    oracle.assert_runs_as_before(before, after)
+    assert "24" in after.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        (APART.replace("{enabled: false}", "{enabled: '???'}"), "generation"),
+        (APART.replace("{enabled: false}", "{enabled: '???'}").replace("backend: megatron", "backend: ???"), "generation"),
+        (APART.replace("{enabled: false}", "{enabled: 1}"), "generation"),
+        (APART.replace("{enabled: false}", "{enabled: 'True'}"), "generation"),
+        (APART.replace("{enabled: false}", "???"), "generation"),
+        (APART.replace("{tensor_model_parallel_size: 8}", "???"), "generation"),
+        (APART.split("  generation:")[0] + "  generation: ???\n", "generation"),
+        (opd("default_teacher_cfg: ???"), "teacher math"),
+        (opd("teacher_overrides: ???"), "teacher math"),
+        (opd("teacher_overrides: {math: '???'}"), "teacher math"),
+        (opd("").split("on_policy")[0] + "on_policy_distillation: ???\n", "teacher a"),
+        (opd("").split("  non_colo")[0] + "  non_colocated_teachers: ???\n", "teacher math"),
+        (switched(opd("default_teacher_cfg: {tensor_model_parallel_size: '${oc.decode:${oc.env:T,8}}'}")), "teacher math"),
+    ],
+)  # fmt: skip
+def test_a_model_that_no_number_is_right_for(migrate: Migrate, text: str, model: str) -> None:
+    """It is a copy, or its sizes come with the run as well."""
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (3, text)
+    assert any(f"a.yaml: {model} " in problem for problem in ran.problems), ran.stderr
 
 
 def test_two_aliases_of_one_checkpoint_are_one_teacher(migrate: Migrate) -> None:
