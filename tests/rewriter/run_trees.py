@@ -18,6 +18,14 @@ OLD = ("gtp_weight_remat_size", "expert_gtp_weight_remat_size")
 
 Config = dict[str, Any]
 
+#: What the environment may say of the recipes: one of each pair.
+ENVIRONMENT = {
+    "GTP_TEST_TEACH": ("true", "false"),
+    "GTP_TEST_APART": ("true", "false"),
+    "GTP_TEST_TEACHER": ("/models/math", "/models/code"),
+    "GTP_TEST_TP": ("2", "8"),
+}
+
 
 def write_tree(random: Random, folder: Path) -> None:
     """Two to five files, all but the first on top of one or two of those before."""
@@ -111,14 +119,14 @@ def _overrides(random: Random) -> Config:
 def _generation(random: Random) -> Config:
     own: Config = {}
     if random.random() < 0.7:
-        own[TP] = random.choice([1, 2, 4, 8])
+        own[TP] = random.choice([1, 2, 4, 8, *_sometimes(random, "TP", 2)])
     if random.random() < 0.2:
         own[ETP] = random.choice([1, 2])
     if random.random() < 0.2:
         own["model_overrides"] = _overrides(random)
     return {
         "backend": "megatron",
-        "colocated": {"enabled": random.random() < 0.2},
+        "colocated": {"enabled": random.choice([False] * 7 + [True, True, *_sometimes(random, "APART", "false")])},
         "mcore_generation_config": own,
     }
 
@@ -130,14 +138,17 @@ def _distillation(random: Random) -> Config:
     if random.random() < 0.5:
         teachers["teacher_overrides"] = {"code": _teacher(random)}
     return {
-        "enabled": random.random() < 0.9,
-        "teacher_model_by_agent_name": {"math": "/models/math", "code": "/models/code"},
+        "enabled": random.choice([True] * 7 + [False, 1, *_sometimes(random, "TEACH", "false") * 2]),
+        "teacher_model_by_agent_name": {
+            "math": "/models/math",
+            "code": "${oc.env:GTP_TEST_TEACHER,/models/math}" if random.random() < 0.2 else "/models/code",
+        },
         "non_colocated_teachers": teachers,
     }
 
 
 def _teacher(random: Random) -> Config:
-    teacher: Config = {TP: random.choice([1, 2, 4, 8])}
+    teacher: Config = {TP: random.choice([1, 2, 4, 8, *_sometimes(random, "TP", 2)])}
     if random.random() < 0.2:
         teacher[EP] = random.choice([1, 2])
     if random.random() < 0.2:
@@ -147,3 +158,8 @@ def _teacher(random: Random) -> Config:
     if random.random() < 0.15:
         teacher["megatron_cfg_overrides"] = {"model_overrides": _overrides(random)}
     return teacher
+
+
+def _sometimes(random: Random, name: str, default: Any) -> list[Any]:
+    """A value that the environment has a say in; mostly nothing, so that most recipes say all themselves."""
+    return [f"${{oc.decode:${{oc.env:GTP_TEST_{name},{default}}}}}"] if random.random() < 0.4 else []

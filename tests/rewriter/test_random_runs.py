@@ -5,13 +5,16 @@ The judge is the restatement of NeMo-RL beside this file; where NeMo-RL itself i
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import Phase, event, given, note, settings
@@ -72,10 +75,26 @@ def assert_all_run_as_before(before: Path, after: Path, choices: Choices, *, mig
         by = None
         if not sections & set(config) and any(name in more and other != name for other, more in order.items()):
             by = (True,)  # an ingredient: its heirs decide
-        for tp in (choices.tp,) if choices.tp else (5, 7):
-            oracle.assert_runs_as_before(
-                before / name, after / name, typed=choices.typed, tp=tp, etp=choices.etp, migrated=migrated, by=by
-            )
+        for environment in environments(*(before / each for each in below)):
+            with mock.patch.dict(os.environ, environment):
+                for tp in (choices.tp,) if choices.tp else (5, 7):
+                    oracle.assert_runs_as_before(
+                        before / name,
+                        after / name,
+                        typed=choices.typed,
+                        tp=tp,
+                        etp=choices.etp,
+                        migrated=migrated,
+                        by=by,
+                    )
+
+
+def environments(*files: Path) -> Iterator[dict[str, str]]:
+    """Every way in which what these files take from the environment may turn out."""
+    text = "".join(path.read_text() for path in files)
+    taken = {name: values for name, values in run_trees.ENVIRONMENT.items() if name in text}
+    for values in product(*taken.values()):
+        yield dict(zip(taken, values, strict=True))
 
 
 @settings(max_examples=40 * MORE, phases=PHASES)
