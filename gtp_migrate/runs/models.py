@@ -55,9 +55,9 @@ _SWITCHES: dict[KeyPath, dict[KeyPath, Any]] = {
 
 #: The top-level section that names the algorithm, and so the launchers that can run a recipe.
 ALGORITHMS = ("grpo", "ppo", "sft", "distillation", "dpo", "rm", "eval")
-#: Those that generate with the Megatron backend: in a model of its own, in a copy of the training one.
-_GENERATE_APART = frozenset({"grpo"})
-_GENERATE_COLOCATED = frozenset({"grpo", "distillation"})
+#: Those that generate with the Megatron backend. (That distillation refuses a model of its own today is no reason to
+#: leave that one's settings behind.)
+_GENERATE = frozenset({"grpo", "distillation"})
 _TEACH = frozenset({"grpo"})
 #: Mappings that an algorithm needs beside the policy's.
 _DEMANDED: dict[str, KeyPath] = {"ppo": ("value", MEGATRON_CFG), "distillation": ("teacher", MEGATRON_CFG)}
@@ -210,7 +210,8 @@ def models(
         which = algorithms(recipe)
         if not which or which & _TEACH:
             built += _teachers(recipe, policy, as_launched)
-        built += _generation(recipe, policy, which)
+        if not which or which & _GENERATE:
+            built += _generation(recipe, policy)
     return built
 
 
@@ -252,7 +253,7 @@ def _filled_in(teacher: dict[Any, Any]) -> dict[Any, Any]:
     return {**{key: teacher.get(key, default) for key, default in _TEACHER_KEYS.items()}, **more}
 
 
-def _generation(recipe: dict[Any, Any], policy: dict[Any, Any], which: frozenset[str]) -> Iterator[Model]:
+def _generation(recipe: dict[Any, Any], policy: dict[Any, Any]) -> Iterator[Model]:
     generation = mapping_at(recipe, ("policy", "generation")) or {}
     if value_of(generation.get("backend")) != "megatron":
         return
@@ -260,10 +261,7 @@ def _generation(recipe: dict[Any, Any], policy: dict[Any, Any], which: frozenset
     merged = {**policy, **(own if isinstance(own, dict) else {})}
     colocated = generation.get("colocated")
     if not isinstance(colocated, dict) or not truth(value_of(colocated.get("enabled"))):
-        if not which or which & _GENERATE_APART:
-            yield Model("generation", Kind.GENERATION, POLICY_CFG, merged)
-        return
-    if which and not which & _GENERATE_COLOCATED:
+        yield Model("generation", Kind.GENERATION, POLICY_CFG, merged)
         return
     merged[CP] = 1
     sizes = (TP, PP, EP, ETP, CP)

@@ -391,7 +391,7 @@ def test_a_copy_that_the_runs_pin(migrate: Migrate, own: str) -> None:
 
 @pytest.mark.parametrize(
     ("section", "colocated"),
-    [("ppo", True), ("ppo", False), ("sft", True), ("dpo", False), ("rm", True), ("distillation", False)],
+    [("ppo", True), ("ppo", False), ("sft", True), ("dpo", False), ("rm", True)],
 )
 def test_algorithms_that_do_not_generate_so(migrate: Migrate, section: str, colocated: bool) -> None:
     text = generating("{tensor_model_parallel_size: 8}", colocated=colocated, section=section)
@@ -441,3 +441,9 @@ def test_overrides_in_form_c_that_keep_those_of_the_policy_off(becomes_something
     """Nothing is left in them, but without them the model would get the policy's."""
     ran = becomes_something({"a.yaml": text}, *C)
     assert "model_overrides: {}" in ran.files["a.yaml"]
+
+
+def test_generation_that_distillation_refuses_today(becomes_something: Becomes) -> None:
+    """Its settings are migrated all the same: nothing is left behind for a NeMo-RL that takes it."""
+    text = generating("{tensor_model_parallel_size: 8, model_overrides: {gtp_weight_remat_size: 1}}")
+    becomes_something({"a.yaml": text.replace("grpo:", "distillation:")}, *B)
