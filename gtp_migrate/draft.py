@@ -6,19 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gtp_migrate.edit import EditError, edit
-from gtp_migrate.forms import Style
+from gtp_migrate.forms import Style, Target
 from gtp_migrate.plan.changes import Drop, Move
 from gtp_migrate.plan.needs import KeepHusk, Need, NoInterpolation, OwnNumber
-from gtp_migrate.plan.own import needed, own_number
+from gtp_migrate.plan.own import has_size_of_its_own, needed, own_number
 from gtp_migrate.plan.planner import Plan, Planned, plan
 from gtp_migrate.plan.spelling import as_number, direct_uses, fixed_numbers
 from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Place, Problem, RecipeError
 from gtp_migrate.proof import Failure, Proof, same_elsewhere
+from gtp_migrate.recipes.interpolation import entry_of
 from gtp_migrate.recipes.survey import Progress
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf
+from gtp_migrate.runs.models import POLICY_CFG
 from gtp_migrate.runs.runs import Runs
+from gtp_migrate.runs.topology import side
+from gtp_migrate.shards import AXES
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,9 @@ def draft(stock: Stock, style: Style, progress: Progress = lambda *_: None) -> D
     proof = Proof(stock.runs, stock.target, pins_copies=stock.pins_copies)
     while True:
         latest = _try(stock, plan(stock, needs, style), editor, proof, progress)
-        more = frozenset(_needs(stock, latest, needs)) - needs
+        more = frozenset(_needs(stock, latest, needs, style)) - needs
+        if not more and style is Style.INTERPOLATION:
+            more = frozenset(_to_follow(stock, latest)) - needs
         if not more:
             return latest
         needs |= more
@@ -104,7 +110,7 @@ class _Editor:
         return Problem(changes[0].place, what, "migrate this file by hand")
 
 
-def _needs(stock: Stock, latest: Draft, needs: frozenset[Need]) -> Iterable[Need]:
+def _needs(stock: Stock, latest: Draft, needs: frozenset[Need], style: Style) -> Iterable[Need]:
     """What could mend the failures; only of recipes above which none fails."""
     # What is left out on purpose is not mended: what inherits from it is.
     failed = {failure.recipe for failure in latest.failures if not stock.tree.files[failure.recipe].set_aside}
@@ -116,13 +122,31 @@ def _needs(stock: Stock, latest: Draft, needs: frozenset[Need]) -> Iterable[Need
             yield from _husks(stock.tree, failure, latest.plan)
         elif failure.model is not None and failure.axis is not None:
             own = OwnNumber(failure.recipe, failure.model, failure.axis)
-            if own not in needs and own_number(stock, own) is not None:
+            if own not in needs and own_number(stock, own, style) is not None:
                 yield own
                 continue
         if failure.entry is not None:
             for need in _without_interpolation(failure.entry, latest.plan):
                 if _may_help(stock, failure, need):
                     yield need
+
+
+def _to_follow(stock: Stock, latest: Draft) -> Iterable[Need]:
+    """Models made in Python that get the policy's interpolation, and have a parallel size of their own: right today, it
+    would follow the policy's where somebody changes that on the command line."""
+    concerned: dict[str, list[Need]] = {}
+    for recipe in stock.recipes:
+        resolved = latest.after.resolved(recipe, stock.runs.run(recipe).worlds[0])
+        for model in resolved.models if stock.tree.files[recipe].given else ():
+            for axis in AXES:
+                of = side(model.cfg, axis)
+                entry = entry_of(of.typed if stock.target is Target.MEGATRON_CFG else of.override)
+                comes_from_policy = entry is not None and entry.is_interpolation and entry.path[:2] == POLICY_CFG
+                if comes_from_policy and has_size_of_its_own(resolved.tree, model, axis):
+                    concerned.setdefault(recipe, []).append(OwnNumber(recipe, model.name, axis))
+    for recipe, needs in concerned.items():
+        if concerned.keys().isdisjoint(stock.tree.orders[recipe][:-1]):
+            yield from needs
 
 
 def _husks(tree: Tree, failure: Failure, planned: Plan) -> Iterable[Need]:

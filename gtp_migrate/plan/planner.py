@@ -300,7 +300,7 @@ class _Planner:
         )
 
     def _add(self, need: OwnNumber) -> None:
-        add = own_number(self.stock, need)
+        add = own_number(self.stock, need, self.style)
         if add is None:
             return
         file = self.tree.files[need.recipe]

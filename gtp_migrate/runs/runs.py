@@ -247,6 +247,8 @@ class Runs:
             value = at(first.tree, (*path, key))
             if isinstance(value, Computed) and not value.leaf.value.startswith("${oc.env:"):
                 _try_both(tried, open_leaves(first.resolution, value), key)
+            elif value_of(value) == MISSING:
+                _try_both(tried, [first.resolution.lookup.find((*path, key))[0]], key)
         made = dict(self._supply_switches(first, tried))
         ways: list[dict[KeyPath, Any]] = [{}]
         if made:

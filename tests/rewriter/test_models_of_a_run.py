@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from . import oracle
 from .conftest import Migrate, Ran
@@ -17,6 +18,10 @@ Stays = Callable[..., Ran]
 B = ("--target", "model-overrides")
 C = ("--target", "megatron-cfg")
 COUNT = "tensor_parallel_num_weight_shards"
+TP = "tensor_model_parallel_size"
+MCORE = ("policy", "generation", "mcore_generation_config")
+DEFAULT_TEACHER = ("on_policy_distillation", "non_colocated_teachers", "default_teacher_cfg")
+TEACHER_ENTRIES = (*DEFAULT_TEACHER[:-1], "teacher_overrides")
 
 
 def opd(teachers: str, policy: str = "{gtp_weight_remat_size: 3}", section: str = "grpo", aliases: str = "math") -> str:
@@ -243,7 +248,6 @@ def test_which_models_there_are_is_decided_elsewhere(migrate: Migrate, tmp_path:
         (opd("teacher_overrides: {math: '???'}"), "teacher math"),
         (opd("").split("on_policy")[0] + "on_policy_distillation: ???\n", "teacher a"),
         (opd("").split("  non_colo")[0] + "  non_colocated_teachers: ???\n", "teacher math"),
-        (switched(opd("default_teacher_cfg: {tensor_model_parallel_size: '${oc.decode:${oc.env:T,8}}'}")), "teacher math"),
     ],
 )  # fmt: skip
 def test_a_model_that_no_number_is_right_for(migrate: Migrate, text: str, model: str) -> None:
@@ -251,6 +255,91 @@ def test_a_model_that_no_number_is_right_for(migrate: Migrate, text: str, model:
     ran = migrate({"a.yaml": text}, *B)
     assert (ran.code, ran.files["a.yaml"]) == (3, text)
     assert any(f"a.yaml: {model} " in problem for problem in ran.problems), ran.stderr
+
+
+OWN_SIZES = {
+    "a teacher of the same TP": opd("default_teacher_cfg: {tensor_model_parallel_size: 4}"),
+    "a wide teacher": opd("default_teacher_cfg: {tensor_model_parallel_size: 8}"),
+    "a teacher with no size": opd("").replace("size: 4", "size: 1"),
+    "an entry": opd("teacher_overrides:\n  math:\n    tensor_model_parallel_size: 8"),
+    "two": opd("default_teacher_cfg: {tensor_model_parallel_size: 8}\n" + EACH, aliases="math code"),
+    "among other keys": opd("default_teacher_cfg: {megatron_cfg_overrides: {tensor_model_parallel_size: 8}}"),
+    "generation of the same TP": APART.replace("size: 8", "size: 4"),
+    "wide generation": APART,
+    "other overrides": opd(WIDE, "{gtp_weight_remat_size: 3, attention_softmax_in_fp32: true}"),
+    "both axes": opd(
+        "default_teacher_cfg: {tensor_model_parallel_size: 8, expert_tensor_parallel_size: 2}",
+        "{gtp_weight_remat_size: 3, expert_gtp_weight_remat_size: 2}",
+    ).replace("size: 4", "size: 4, expert_tensor_parallel_size: 4"),
+}
+
+
+@pytest.mark.parametrize("args", [B, C])
+@pytest.mark.parametrize("name", OWN_SIZES)
+def test_interpolations_follow_what_a_command_line_changes(
+    becomes_something: Becomes, tmp_path: Path, name: str, args: tuple[str, ...]
+) -> None:
+    """Whichever parallel size is another one when the run starts, the policy's or a model's own."""
+    text = OWN_SIZES[name]
+    ran = becomes_something({"a.yaml": text}, *args, "--style", "interpolation")
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    own = "math" if name in ("an entry", "two") else "default_teacher_cfg" if "teach" in text else "mcore"
+    for changed in (("policy", 16), (own, 2), (own, 16)):
+        before.write_text(with_tp(text, *changed))
+        after.write_text(with_tp(str(ran.files["a.yaml"]), *changed))
+        oracle.assert_runs_as_before(before, after, typed=args is C)
+
+
+def with_tp(text: str, where: str, tp: int) -> str:
+    """The recipe with another TP in one place, as by the command line."""
+    config = yaml.safe_load(text)
+    for path in (("policy", "megatron_cfg"), MCORE, DEFAULT_TEACHER, (*TEACHER_ENTRIES, "math")):
+        mapping = config
+        for key in path:
+            mapping = mapping.get(key, {})
+        if any(where in key for key in path[-2:]) and TP in {*mapping, *mapping.get("megatron_cfg_overrides", {})}:
+            holder = mapping if TP in mapping else mapping["megatron_cfg_overrides"]
+            assert holder[TP] != tp
+            holder[TP] = tp
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+@pytest.mark.parametrize("tp", ["2", "4", "16"])
+@pytest.mark.parametrize("args", [B, C])
+@pytest.mark.parametrize("name", ["default", "an entry", "generation", "switched", "missing"])
+def test_sizes_of_its_own_that_are_open(
+    becomes_something: Becomes,
+    migrate: Migrate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    args: tuple[str, ...],
+    tp: str,
+) -> None:
+    """No number is right, and the relation is."""
+    monkeypatch.setenv("GTP_TEST_TP", tp)
+    monkeypatch.setenv("GTP_TEST_TEACH", "true")
+    size = "'???'" if name == "missing" else "'${oc.decode:${oc.env:GTP_TEST_TP,4}}'"
+    text = {
+        "an entry": opd(f"teacher_overrides: {{math: {{tensor_model_parallel_size: {size}}}}}"),
+        "generation": APART.replace("size: 8", f"size: {size}"),
+        "switched": switched(opd(f"default_teacher_cfg: {{tensor_model_parallel_size: {size}}}")),
+    }.get(name, opd(f"default_teacher_cfg: {{tensor_model_parallel_size: {size}}}"))
+    # A run that leaves it missing does not start.
+    ran = (migrate if name == "missing" else becomes_something)({"a.yaml": text}, *args)
+    assert ran.code == 0, ran.stderr
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text(text.replace("'???'", tp))
+    after.write_text(str(ran.files["a.yaml"]).replace("'???'", tp))
+    oracle.assert_runs_as_before(before, after, typed=args is C)
+    assert "${mul:3,${." in str(ran.files["a.yaml"])
+
+
+@pytest.mark.parametrize("size", ["'${oc.decode:${oc.env:GTP_TEST_TP,8}}'", "'???'"])
+def test_an_open_size_without_resolvers(migrate: Migrate, size: str) -> None:
+    text = opd(f"default_teacher_cfg: {{tensor_model_parallel_size: {size}}}", section="x")
+    ran = migrate({"a.yaml": text}, *B)
+    assert (ran.code, ran.files["a.yaml"]) == (3, text)
 
 
 def test_two_aliases_of_one_checkpoint_are_one_teacher(migrate: Migrate) -> None:
