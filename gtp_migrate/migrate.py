@@ -69,7 +69,7 @@ def work_out(
     """
     outcome = Outcome(files=surveyed.count, problems=list(surveyed.problems))
     outcome.unread = [cannot_be_loaded(each.place.path, each, [each.place.path]) for each in surveyed.unreadable]
-    checkouts = surroundings(options.paths)
+    checkouts = surroundings((*options.paths, *surveyed.behind_links()))
     stopped: list[str] = []
     tree = read_tree(surveyed, _in(checkouts, stopped), options.maps, always=always)
     _note(outcome, surveyed, checkouts, tree)

@@ -53,6 +53,13 @@ class Survey:
             for name, seen in files:
                 yield folder.found(name), seen
 
+    def behind_links(self) -> Iterator[str]:
+        """The files that links among the given ones lead to: others may inherit from them where they really are."""
+        for folder, files in self.folders:
+            for name, _ in files if folder.links else ():
+                if name in folder.links:
+                    yield folder.found(name).real
+
     def inherits_from_outside(self) -> bool:
         """Whether a file may inherit a setting from one that was not given; the bytes of those are looked at."""
         known = {f"{folder.path}/{name}" for folder, files in self.folders for name, _ in files}

@@ -170,3 +170,25 @@ def test_a_base_that_has_to_change_with_it(migrate: Migrate) -> None:
     assert (ran.code, ran.files) == (3, files)
     assert any("; give base.yaml too" in problem for problem in ran.problems), ran.stderr
     assert migrate({}, paths=(".",)).code == 0
+
+
+@pytest.mark.parametrize("link", ["in/o.yaml", "in/deep/o.yaml"])
+@pytest.mark.parametrize("paths", [("in",), ("LINK",)], ids=["in a folder", "by its name"])
+def test_a_link_to_a_file_of_another_checkout(
+    migrate: Migrate, tmp_path: Path, link: str, paths: tuple[str, ...]
+) -> None:
+    """What inherits from the file where it really is counts as well."""
+    heir = "defaults: r.yaml\npolicy: {megatron_cfg: {tensor_model_parallel_size: 2}}\n"
+    work = tmp_path / "work"
+    write_files(work, {"out/.git/HEAD": "", "out/r.yaml": f"grpo: {{}}\n{OLD}", "in/.git/HEAD": ""})
+    (work / link).parent.mkdir(exist_ok=True)
+    (work / link).symlink_to(work / "out/r.yaml")
+    paths = tuple(path.replace("LINK", link) for path in paths)
+    alone = migrate({}, "--dry-run", paths=paths)
+    assert (alone.code, "shards: 48" in alone.stdout) == (0, True)
+    write_files(work, {"out/k.yaml": heir})
+    ran = migrate({}, "--style", "literal", paths=paths)
+    assert (ran.code, ran.files["out/r.yaml"]) == (3, f"grpo: {{}}\n{OLD}")
+    (problem,) = ran.problems
+    assert problem.startswith("out/k.yaml: ")
+    assert problem.endswith("give this file too")
