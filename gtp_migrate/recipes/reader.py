@@ -7,6 +7,8 @@ Source: `get_yaml_loader` in OmegaConf 2.3 (`omegaconf/_utils.py`); PyYAML's com
 
 from __future__ import annotations
 
+import os
+import re
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
@@ -15,7 +17,7 @@ import yaml
 
 from gtp_migrate.problems import Place, Problem, RecipeError, one_line
 from gtp_migrate.recipes.keys import MERGE, OLD_KEY_TEXT, PLACED_KEYS, SETTINGS, KeyPath
-from gtp_migrate.recipes.values import Leaf, Source, is_one_entry, plain, raw
+from gtp_migrate.recipes.values import Leaf, Source, at, is_one_entry, plain, raw
 
 #: Deeper than OmegaConf itself gets within Python's recursion limit.
 _DEEPEST = 200
@@ -26,6 +28,9 @@ _STRING = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 _CONTAINER_TAGS = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 _PRIMITIVES = (str, int, float, bool, bytes, type(None), PurePath)
+
+
+_WITH_A_DEFAULT = re.compile(r"\$\{\s*oc\.env\s*:\s*([^\s,}]+)\s*,")
 
 
 class UnknownParentsError(RecipeError):
@@ -415,13 +420,39 @@ class Reader:
 
     @staticmethod
     def _resolved(data: dict[Any, Any], value: Any, place: Place) -> Any:
-        """NeMo-RL resolves interpolations in `defaults:` within the file itself."""
+        """NeMo-RL resolves interpolations in `defaults:` within the file itself. What the environment says where the
+        command runs is a person's word; where it says nothing, a default is only what may be."""
         from omegaconf import OmegaConf
 
+        told = ""
         try:
+            if name := _unset(data, value):
+                told = f"the environment may set {name}"
             defaults = OmegaConf.create(plain(data))["defaults"]
-            return OmegaConf.to_container(defaults, resolve=True) if OmegaConf.is_config(defaults) else defaults
+            defaults = OmegaConf.to_container(defaults, resolve=True) if OmegaConf.is_config(defaults) else defaults
         except Exception as error:  # a resolver may raise anything
-            what = f"inherits from {value}, which cannot be told ({one_line(error)})"
-            todo = "set what it needs, or leave this file out with --exclude"
-            raise UnknownParentsError(Problem(place, what, todo)) from None
+            told = told or one_line(error)
+        if not told:
+            return defaults
+        what = f"inherits from {value}, which cannot be told ({told})"
+        todo = "set what it needs, or leave this file out with --exclude"
+        raise UnknownParentsError(Problem(place, what, todo)) from None
+
+
+def _unset(data: dict[Any, Any], value: Any) -> str | None:
+    """A variable of the environment that is not set, but would have a say in `defaults:` if it were."""
+    from gtp_migrate.recipes.interpolation import targets
+
+    texts = list(enumerate(value)) if isinstance(value, list) else [(0, value)]
+    pending: list[tuple[KeyPath, Any]] = [(("defaults", index), text) for index, text in texts]
+    seen: set[KeyPath] = set()
+    while pending:
+        path, text = pending.pop()
+        if path in seen or not isinstance(text, str):
+            continue
+        seen.add(path)
+        for name in _WITH_A_DEFAULT.findall(text):
+            if name not in os.environ:
+                return str(name)
+        pending += [(target, raw(at(data, target))) for target in targets(text, path)]
+    return None

@@ -107,6 +107,27 @@ def test_parents_that_cannot_be_told(stays: Callable[..., Any], monkeypatch: pyt
     assert "--exclude" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        "defaults: ${oc.env:GTP_TEST_PARENT,other.yaml}",
+        "defaults: [other.yaml, '${oc.env:GTP_TEST_PARENT, other.yaml}']",
+        "a: {b: '${oc.env:GTP_TEST_PARENT,other}'}\nroot: ${a.b}\ndefaults: ${root}.yaml",
+    ],
+)
+def test_parents_that_the_environment_may_change(
+    stays: Callable[..., Any], migrate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, defaults: str
+) -> None:
+    """Unset here, the variable may be set where the recipe runs; set here, it is a person's word."""
+    monkeypatch.delenv("GTP_TEST_PARENT", raising=False)
+    child = f"{defaults}\npolicy: {{megatron_cfg: {{tensor_model_parallel_size: 8}}}}\n"
+    files = {"base.yaml": recipe(3, TP4), "other.yaml": "x: 1\n", "k.yaml": child}
+    ran = stays(files)
+    assert "which cannot be told (the environment may set GTP_TEST_PARENT); set what it needs, or leave" in ran.stderr
+    monkeypatch.setenv("GTP_TEST_PARENT", "other" if "root" in defaults else "other.yaml")
+    assert migrate({}).code == 0
+
+
 def test_parents_that_cannot_be_told_left_out(migrate: Callable[..., Any]) -> None:
     files = {"base.yaml": recipe(3, TP4), "k.yaml": "defaults: ${oc.env:GTP_TEST_NO_SUCH}.yaml\n"}
     ran = migrate(files, "--exclude", "k.yaml")
