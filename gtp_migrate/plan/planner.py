@@ -195,6 +195,12 @@ class _Planner:
                 raise Refused(f"has a text around its interpolation ({value})", "make it one `${…}`")
         elif value is not None and value != MISSING and (type(value) is not int or value < 1):
             raise Refused(f"must be a positive integer or null, not {written(value)}", "correct it and run again")
+        if value == MISSING and self._comes_with_the_run(setting):
+            what = "is ???: the run gives a size, and would have to give a number of shards"
+            todo = (
+                f"write {setting.axis.num_weight_shards}: ??? here and give size × {setting.axis.abbreviation} instead"
+            )
+            raise Refused(what, todo)
         _, override, typed = self._beside(setting)
         kind: type[Replace] | type[Move] | type[Drop] = Replace
         present = override
@@ -215,6 +221,12 @@ class _Planner:
             kind,
             written(value) if value in (None, MISSING) else new_value(setting, self.stock, self.needs, self.style),
         )
+
+    def _comes_with_the_run(self, setting: Setting) -> bool:
+        """Whether a recipe to run has what this entry leaves missing: a base that all its heirs complete is none."""
+        orders = self.tree.orders
+        heirs = {each for each in self.stock.recipes if setting.recipe in orders[each] and each != setting.recipe}
+        return not heirs or any(use.recipe in heirs for use in setting.all_uses)
 
     @staticmethod
     def _way_out(setting: Setting) -> type[Move] | type[Drop]:

@@ -83,7 +83,8 @@ def _model(model: ModelExplained, choice: Choice | None) -> Iterator[str]:
     if outcome.layout is not None:
         yield from _layout(outcome.layout, model.open)
     if not (model.forms or model.side_by_side or outcome.is_pinned or outcome.has_gtp):
-        yield "  GTP is not set: nothing to write for it"
+        sizes = (outcome.before.gtp, outcome.before.expert_gtp) if outcome.before is not None else ()
+        yield "  the run gives what is ??? here" if None in sizes else "  GTP is not set: nothing to write for it"
     whose = "the NeMo-RL that is assumed" if choice is not None and choice.is_assumed else "this NeMo-RL"
     if model.side_by_side is not None:
         yield from _side_by_side(model.side_by_side, whose)

@@ -69,6 +69,42 @@ def test_overrides_by_a_resolver_are_not_passed_over(migrate: Callable[..., Any]
     assert "remove it" not in ran.stderr
 
 
+@pytest.mark.parametrize(("key", "axis"), [("gtp_weight_remat_size", "TP"), ("expert_gtp_weight_remat_size", "ETP")])
+@pytest.mark.parametrize("heirs", [{}, {"k.yaml": "defaults: a.yaml\nx: 1\n"}], ids=["alone", "with an heir"])
+@pytest.mark.parametrize("target", ["model-overrides", "megatron-cfg"])
+def test_a_size_that_the_run_gives(
+    stays: Callable[..., Any], heirs: dict[str, str], target: str, key: str, axis: str
+) -> None:
+    """By its name, and as a size: neither is right any more."""
+    text = recipe("'???'", f"{TP4}\nexpert_tensor_parallel_size: 2", key)
+    ran = stays({"a.yaml": text, **heirs}, "--target", target)
+    (problem,) = ran.problems
+    count = key.replace("gtp_weight_remat_size", "tensor_parallel_num_weight_shards")
+    assert problem.endswith(
+        f": {key} is ???: the run gives a size, and would have to give a number of shards; "
+        f"write {count}: ??? here and give size × {axis} instead"
+    )
+
+
+def test_a_size_that_all_heirs_give(migrate: Callable[..., Any]) -> None:
+    """The base is none to run, and goes with them."""
+    heir = "defaults: a.yaml\npolicy: {megatron_cfg: {model_overrides: {gtp_weight_remat_size: 3}}}\n"
+    ran = migrate({"a.yaml": recipe("'???'", TP4), "k.yaml": heir})
+    assert ran.code == 0, ran.stderr
+    assert "tensor_parallel_num_weight_shards: '???'" in ran.files["a.yaml"]
+    assert "tensor_parallel_num_weight_shards: 12" in ran.files["k.yaml"]
+    # One that does not is to be run as it is.
+    again = migrate({"a.yaml": recipe("'???'", TP4), "k.yaml": heir, "l.yaml": "defaults: a.yaml\n"})
+    assert (again.code, again.files["k.yaml"]) == (3, heir)
+
+
+def test_why_of_a_count_that_the_run_gives(migrate: Callable[..., Any]) -> None:
+    text = recipe("'???'", TP4).replace("gtp_weight_remat_size", "tensor_parallel_num_weight_shards")
+    ran = migrate({"a.yaml": text}, "--explain", paths=("a.yaml",))
+    assert "the run gives what is ??? here" in ran.stdout
+    assert "GTP is not set" not in ran.stdout
+
+
 @pytest.mark.parametrize("size", ["[3]", "{a: 3}", "[]"])
 def test_a_size_that_is_a_container(stays: Callable[..., Any], size: str) -> None:
     ran = stays({"a.yaml": recipe(size, TP4)})
