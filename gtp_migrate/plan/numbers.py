@@ -146,16 +146,22 @@ class _Speller:
         key = self.setting.axis.parallel_size
         if self._has_open_size():
             return Refused("comes from the environment, which no number follows", "write the number itself")
+        as_a_number = f"write {key} as a number and run again"
         if self.style is not Style.LITERAL and without and interpolation is not None:
             todo = "write the numbers with --style literal"
             if any(self.stock.tree.is_ambiguous(use.recipe) for use in self.uses):
                 without += f", and gets a {name} {_READ_TWO_WAYS}"
                 todo = f"set {key} in the mapping itself"
+            elif self._open_key("environment"):
+                without += f", and has its {name} from the environment, which no number follows"
+                todo = as_a_number
             elif any(len(self.stock.runs.run(use.recipe).worlds) > 1 for use in self.uses):
                 todo = f"set {key} in a file, or give --{name.lower()} N"
+                todo += " and --style literal" if self.style is Style.INTERPOLATION else ""
             return Refused(without, todo)
         if self._open_key("environment"):
-            return Refused(f"has its {name} from the environment, which no number follows", "use --style auto")
+            todo = as_a_number if without else "use --style auto"
+            return Refused(f"has its {name} from the environment, which no number follows", todo)
         if any(use.world.supplied for use in self.uses):
             return Refused(
                 f"gets no {name} from any file, so the number of shards is not known",

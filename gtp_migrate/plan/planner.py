@@ -144,6 +144,11 @@ class _Planner:
     def _look_at_typed(self, setting: Setting) -> None:
         is_ignored = self.target is Target.MODEL_OVERRIDES and setting.entry.value is not None
         if is_ignored and self.tree.files[setting.recipe].given:
+            counts = next((entry for use in setting.all_uses if (entry := entry_of(use.side.size)) is not None), None)
+            if counts is not None and counts.value is not None:
+                # Beside a count in model_overrides, NeMo-RL would not even start.
+                what = f"{dotted(setting.entry.path)} is ignored by this NeMo-RL: what counts is the {counts.path[-1]}"
+                raise Refused(f"{what} ({counts.place.file_and_line})", "remove it and run again", is_whole=True)
             what = f"{dotted(setting.entry.path)} is ignored by this NeMo-RL, so GTP is off today, whatever it says"
             todo = "remove it, or write it under model_overrides if GTP is wanted"
             self.problems[Problem(setting.entry.place, what, todo)] = None

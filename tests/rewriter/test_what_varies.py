@@ -447,3 +447,46 @@ def test_an_etp_that_is_null_is_known(becomes: Callable[..., Any]) -> None:
     before = recipe(3, f"{TP4}\nexpert_tensor_parallel_size: null\nexpert_model_parallel_size: 8", EXPERT)
     after = before.replace(f"{EXPERT}: 3", "expert_tensor_parallel_num_weight_shards: 3")
     becomes({"a.yaml": before}, {"a.yaml": after}, "--etp", "2")
+
+
+ENVIRONMENT_TP = "tensor_model_parallel_size: ${oc.decode:${oc.env:GTP_TEST_TP,4}}"
+MISSING_TP = "tensor_model_parallel_size: '???'"
+
+
+@pytest.mark.parametrize(
+    ("section", "tp", "args", "todo", "then", "with_args"),
+    [
+        ("dpo", ENVIRONMENT_TP, [], "write tensor_model_parallel_size as a number and run again", TP4, []),
+        ("dpo", ENVIRONMENT_TP, ["--tp", "4"], "write tensor_model_parallel_size as a number and run again", TP4, []),
+        ("dpo", ENVIRONMENT_TP, ["--style", "literal"], "write tensor_model_parallel_size as a number and run again", TP4, []),
+        ("grpo", ENVIRONMENT_TP, ["--style", "literal"], "use --style auto", ENVIRONMENT_TP, ["--style", "auto"]),
+        ("dpo", MISSING_TP, [], "set tensor_model_parallel_size in a file, or give --tp N", MISSING_TP, ["--tp", "4"]),
+        ("rm", MISSING_TP, ["--style", "interpolation"],
+         "set tensor_model_parallel_size in a file, or give --tp N and --style literal",
+         MISSING_TP, ["--tp", "4", "--style", "literal"]),
+        ("rm", TP4, ["--style", "interpolation"], "write the numbers with --style literal", TP4, ["--style", "literal"]),
+    ],
+)  # fmt: skip
+def test_ways_out_lead_out(
+    migrate: Callable[..., Any], section: str, tp: str, args: list[str], todo: str, then: str, with_args: list[str]
+) -> None:
+    text = f"{section}: {{a: 1}}\n{recipe(3, tp)}"
+    ran = migrate({"a.yaml": text}, *args)
+    assert (ran.code, ran.files["a.yaml"]) == (3, text)
+    (problem,) = ran.problems
+    assert problem.endswith(f"; {todo}"), problem
+    followed = migrate({"a.yaml": text.replace(tp, then)}, *with_args)
+    assert (followed.code, followed.problems) == (0, [])
+
+
+@pytest.mark.parametrize("shards", [12, 8])
+def test_a_typed_count_that_is_ignored_beside_a_size(migrate: Callable[..., Any], shards: int) -> None:
+    """GTP is on, by the size."""
+    text = recipe(3, f"{TP4}\ntensor_parallel_num_weight_shards: {shards}")
+    ran = migrate({"a.yaml": text})
+    assert (ran.code, ran.files["a.yaml"]) == (3, text)
+    assert "GTP is off" not in ran.stderr
+    assert "would change" not in ran.stderr
+    said = "is ignored by this NeMo-RL: what counts is the gtp_weight_remat_size (a.yaml:6); remove it and run again"
+    assert said in ran.stderr
+    assert migrate({"a.yaml": recipe(3, TP4)}).code == 0
