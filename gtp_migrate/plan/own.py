@@ -81,11 +81,12 @@ def needed(stock: Stock, need: OwnNumber) -> set[int | None]:
 
 
 def _where_it_is_made(stock: Stock, need: OwnNumber) -> Iterator[tuple[Resolved, Model]]:
-    """The worlds that have the model: what is left open may decide whether NeMo-RL makes it."""
+    """The worlds that have the model: what is left open may decide whether NeMo-RL makes it, and whether as a copy,
+    for which nothing can be written."""
     for world in stock.runs.run(need.recipe).worlds:
         resolved = stock.runs.resolved(need.recipe, world)
         model = resolved.model(need.model)
-        if model is not None:
+        if model is not None and model.kind is not Kind.COPY:
             yield resolved, model
 
 
@@ -159,9 +160,7 @@ class _Adder:
             return self._to_mapping()
         if self.model.kind is Kind.TEACHER:
             return self._to_teacher()
-        if self.model.kind is Kind.GENERATION:
-            return self._to_generation()
-        raise _CannotError
+        return self._to_generation()
 
     def _to_mapping(self) -> Add:
         path = self._real(self.model.path)

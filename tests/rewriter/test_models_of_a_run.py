@@ -233,6 +233,14 @@ def test_which_models_there_are_is_decided_elsewhere(migrate: Migrate, tmp_path:
     assert "24" in after.read_text()
 
 
+def test_colocated_or_not_and_by_megatron_or_not(migrate: Migrate) -> None:
+    """Where the run pins the copy, the number is for the model that is none."""
+    text = APART.replace("{enabled: false}", "{enabled: '???'}").replace("backend: megatron", "backend: ???")
+    ran = migrate({"a.yaml": text}, *B, "--runtime-shim")
+    assert ran.code == 0, ran.stderr
+    assert f"model_overrides: {{{COUNT}: 24}}" in str(ran.files["a.yaml"])
+
+
 @pytest.mark.parametrize(
     ("text", "model"),
     [
@@ -242,6 +250,7 @@ def test_which_models_there_are_is_decided_elsewhere(migrate: Migrate, tmp_path:
         (APART.replace("{enabled: false}", "{enabled: 'True'}"), "generation"),
         (APART.replace("{enabled: false}", "???"), "generation"),
         (APART.replace("{tensor_model_parallel_size: 8}", "???"), "generation"),
+        (APART.split("  generation:")[0] + "  generation: ${oc.decode:${oc.env:GTP_TEST_ALL,null}}\n", "generation"),
         (APART.split("  generation:")[0] + "  generation: ???\n", "generation"),
         (opd("default_teacher_cfg: ???"), "teacher math"),
         (opd("teacher_overrides: ???"), "teacher math"),
@@ -263,6 +272,7 @@ OWN_SIZES = {
     "a teacher with no size": opd("").replace("size: 4", "size: 1"),
     "an entry": opd("teacher_overrides:\n  math:\n    tensor_model_parallel_size: 8"),
     "two": opd("default_teacher_cfg: {tensor_model_parallel_size: 8}\n" + EACH, aliases="math code"),
+    "no GTP": opd("default_teacher_cfg: {tensor_model_parallel_size: 8, model_overrides: {a: 1}}"),
     "among other keys": opd("default_teacher_cfg: {megatron_cfg_overrides: {tensor_model_parallel_size: 8}}"),
     "generation of the same TP": APART.replace("size: 8", "size: 4"),
     "wide generation": APART,
