@@ -148,7 +148,10 @@ class _Adder:
         """Size times the parallel size that is the model's own, by a reference to that."""
         sizes = {old_size(side(model.cfg, axis)) for _, model in self.made}
         holder = _holder(self.tree, self.model, axis.parallel_size)
-        if len(sizes) > 1 or None in sizes or holder is None or self._real(holder) != holder:
+        if len(sizes) > 1 or None in sizes or holder is None:
+            return None
+        holder = self._written_at(holder)
+        if self._real(holder) != place[: len(holder)]:
             return None
         if not self.run.has_resolvers or "mul" not in self.run.resolvers:
             return None
@@ -169,7 +172,7 @@ class _Adder:
         return self._override(path)
 
     def _to_teacher(self) -> Add:
-        place = _teacher_place(self.tree, self.model)
+        place = self._written_at(_teacher_place(self.tree, self.model))
         teacher = self._at(place)
         if teacher is not None and not isinstance(teacher, dict):
             raise _CannotError
@@ -182,7 +185,7 @@ class _Adder:
             return self._override((*place, MEGATRON_CFG_OVERRIDES))
         if isinstance(teacher.get(MODEL_OVERRIDES), dict):
             return self._override(place)
-        if place == DEFAULT_TEACHER and not more and self._at(TEACHER_OVERRIDES):
+        if _teacher_place(self.tree, self.model) == DEFAULT_TEACHER and not more and self._at(TEACHER_OVERRIDES):
             # As a key of its own: what the default overrides reach those teachers that have an entry, or not, by who
             # makes them; its other keys always do, below the entry's own.
             return Add(self._real(place), MODEL_OVERRIDES, self._whole(place))
@@ -190,13 +193,21 @@ class _Adder:
         return Add(more_place, MODEL_OVERRIDES, self._whole(more_place))
 
     def _to_generation(self) -> Add:
-        own = self._at(GENERATION_CFG)
+        place = self._written_at(GENERATION_CFG)
+        own = self._at(place)
         own = own if isinstance(own, dict) else {}
         if self.is_typed:
-            return self._count(GENERATION_CFG)
+            return self._count(place)
         if isinstance(own.get(MODEL_OVERRIDES), dict):
-            return self._override(GENERATION_CFG)
-        return Add(self._real(GENERATION_CFG), MODEL_OVERRIDES, self._whole(GENERATION_CFG), TP)
+            return self._override(place)
+        return Add(self._real(place), MODEL_OVERRIDES, self._whole(place), TP)
+
+    def _written_at(self, path: KeyPath) -> KeyPath:
+        """Where this file writes a mapping that it has at `path` by an alias or an interpolation: a number that stands
+        there is for all that get it, and the proof sees to it that it is right for them."""
+        real, _ = self.lookup.find(path)
+        data = at(self.layer.data, real)
+        return next(_places_of(data, self.layer.data), real) if isinstance(data, dict) else path
 
     def _override(self, holder: KeyPath) -> Add:
         """A count in the `model_overrides` of a mapping."""
@@ -252,6 +263,20 @@ class _Adder:
             if count is not None:
                 whole[axis.num_weight_shards] = int(count) if count.isdigit() else count
         return whole
+
+
+def _places_of(wanted: Any, root: Any) -> Iterator[KeyPath]:
+    """The paths of an object in the data of a file, in its order; what aliases share is walked once."""
+    seen: set[int] = set()
+    pending: list[tuple[KeyPath, Any]] = [((), root)]
+    while pending:
+        path, node = pending.pop()
+        if node is wanted:
+            yield path
+        if isinstance(node, (dict, list)) and id(node) not in seen:
+            seen.add(id(node))
+            entries = node.items() if isinstance(node, dict) else enumerate(node)
+            pending += reversed([((*path, key), value) for key, value in entries])
 
 
 def _repeatable(value: Any) -> Any:

@@ -352,6 +352,44 @@ def test_an_open_size_without_resolvers(migrate: Migrate, size: str) -> None:
     assert (ran.code, ran.files["a.yaml"]) == (3, text)
 
 
+SHARED = {
+    "another's": opd(
+        "teacher_overrides:\n  math: &T\n    tensor_model_parallel_size: SIZE\n  code: *T", aliases="math code"
+    ),
+    "in flow style": opd(
+        "teacher_overrides: {math: &T {tensor_model_parallel_size: SIZE}, code: *T}", aliases="math code"
+    ),
+    "of a shelf": "shelf: &T {tensor_model_parallel_size: SIZE}\n" + opd("default_teacher_cfg: *T"),
+    "by an interpolation": "T: {tensor_model_parallel_size: SIZE}\n" + opd("default_teacher_cfg: ${T}"),
+    "an entry by an interpolation": "T: {tensor_model_parallel_size: SIZE}\n"
+    + opd("teacher_overrides: {math: '${T}'}"),
+    "merged": opd(
+        "teacher_overrides:\n  math: &T\n    tensor_model_parallel_size: SIZE\n"
+        "  code:\n    <<: *T\n    tensor_model_parallel_size: 16",
+        aliases="math code",
+    ),
+    "generation": "T: &T {tensor_model_parallel_size: SIZE}\n" + APART.replace("{tensor_model_parallel_size: 8}", "*T"),
+}
+
+
+@pytest.mark.parametrize("args", [B, C, (*B, "--style", "interpolation")])
+@pytest.mark.parametrize("size", ["8", "'${oc.decode:${oc.env:GTP_TEST_TP,8}}'"])
+@pytest.mark.parametrize("name", SHARED)
+def test_a_mapping_that_several_get(
+    becomes_something: Becomes, monkeypatch: pytest.MonkeyPatch, name: str, size: str, args: tuple[str, ...]
+) -> None:
+    """Written once, where it stands: it is right for all that get it."""
+    monkeypatch.setenv("GTP_TEST_TP", "2")
+    ran = becomes_something({"a.yaml": SHARED[name].replace("SIZE", size)}, *args)
+    assert str(ran.files["a.yaml"]).count("weight_shards") == (3 if name == "merged" else 2)
+
+
+def test_a_mapping_that_a_teacher_and_generation_get(becomes_something: Becomes) -> None:
+    text = opd("default_teacher_cfg: ${policy.generation.mcore_generation_config}")
+    generation = APART.split("model_overrides: {gtp_weight_remat_size: 3}}\n")[1]
+    becomes_something({"a.yaml": text.replace("on_policy", f"{generation}on_policy", 1)}, *B)
+
+
 def test_two_aliases_of_one_checkpoint_are_one_teacher(migrate: Migrate) -> None:
     """The second is never built, whatever its entry says."""
     teachers = "default_teacher_cfg: {tensor_model_parallel_size: 4}\nteacher_overrides: {code: {tensor_model_parallel_size: 8}}"
