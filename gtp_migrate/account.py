@@ -90,7 +90,7 @@ def _run(stock: Stock, recipe: str, changed: set[str], after: Runs, has_failed: 
         changed=frozenset(changed),
         is_given=tree.files[recipe].given,
         is_proven=bool(changed) and not has_failed,
-        is_open=len({world.supplied for world in run.worlds}) > 1,
+        is_open=run.is_open,
         models=tuple(
             _model(stock, recipe, one, (after, other), is_changed=bool(changed))
             for one, other in zip(old.models, new.models, strict=False)

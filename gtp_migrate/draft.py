@@ -14,12 +14,11 @@ from gtp_migrate.plan.planner import Plan, Planned, plan
 from gtp_migrate.plan.spelling import as_number, direct_uses, fixed_numbers
 from gtp_migrate.plan.stock import Stock
 from gtp_migrate.problems import Place, Problem, RecipeError
-from gtp_migrate.proof import Failure, Proof, same_elsewhere
+from gtp_migrate.proof import MODELS_OWN, Failure, Proof, same_elsewhere
 from gtp_migrate.recipes.interpolation import entry_of
 from gtp_migrate.recipes.survey import Progress
 from gtp_migrate.recipes.tree import Tree
 from gtp_migrate.recipes.values import Leaf
-from gtp_migrate.runs.models import POLICY_CFG
 from gtp_migrate.runs.runs import Runs
 from gtp_migrate.runs.topology import side
 from gtp_migrate.shards import AXES
@@ -141,8 +140,13 @@ def _to_follow(stock: Stock, latest: Draft) -> Iterable[Need]:
             for axis in AXES:
                 of = side(model.cfg, axis)
                 entry = entry_of(of.typed if stock.target is Target.MEGATRON_CFG else of.override)
-                comes_from_policy = entry is not None and entry.is_interpolation and entry.path[:2] == POLICY_CFG
-                if comes_from_policy and has_size_of_its_own(resolved.tree, model, axis):
+                if (
+                    entry is None
+                    or not entry.is_interpolation
+                    or any(entry.path[: len(own)] == own for own in MODELS_OWN)
+                ):
+                    continue
+                if has_size_of_its_own(resolved.tree, model, axis):
                     concerned.setdefault(recipe, []).append(OwnNumber(recipe, model.name, axis))
     for recipe, needs in concerned.items():
         if concerned.keys().isdisjoint(stock.tree.orders[recipe][:-1]):

@@ -29,7 +29,7 @@ from gtp_migrate.runs.topology import ABSENT, Topology, TopologyError, side, top
 from gtp_migrate.shards import AXES, Axis
 
 #: Mappings that are models' in all but name: what a model gets of them is compared model by model.
-_MODELS_OWN = (TEACHERS, GENERATION_CFG)
+MODELS_OWN = (TEACHERS, GENERATION_CFG)
 _HUSKS = frozenset({MODEL_OVERRIDES, MEGATRON_CFG_OVERRIDES})
 _NOTHING = object()
 
@@ -171,7 +171,7 @@ class _Comparison:
             what = f"{old.name} cannot be proven: {error}"
             yield self._failure(what, model=old.name, axis=error.axis, is_unknown=True)
             return
-        where = f" (with {_supplied(world)}, say)" if world.supplied and not self._is_assumed() else ""
+        where = f" (with {_supplied(world)}, say)" if world.supplied and self.before.run(self.recipe).is_open else ""
         try:
             would_be = topology(new.cfg, self.target, before=waits)
         except TopologyError as error:
@@ -183,9 +183,6 @@ class _Comparison:
             axis = _axis_of(was, would_be)
             what = f"{old.name}{where} would change from {was} to {would_be}"
             yield self._failure(what, model=old.name, axis=axis, entry=self._entry_of_count(new, axis))
-
-    def _is_assumed(self) -> bool:
-        return len({world.supplied for world in self.before.run(self.recipe).worlds}) == 1
 
     def _entry_of_count(self, model: Model, axis: Axis | None) -> Leaf | None:
         if axis is None:
@@ -353,7 +350,7 @@ def _is_setting(path: KeyPath, one: Any, other: Any) -> bool:
 
 
 def _is_models_own(path: KeyPath) -> bool:
-    return any(path[: len(own)] == own for own in _MODELS_OWN)
+    return any(path[: len(own)] == own for own in MODELS_OWN)
 
 
 def _is_all_settings(path: KeyPath, value: Any) -> bool:

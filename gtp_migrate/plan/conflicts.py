@@ -75,7 +75,7 @@ def _compare(stock: Stock, by_key: dict[tuple[str, int], Setting], use: Use) -> 
 
 def _needed(stock: Stock, use: Use) -> int | None:
     """The count that would say the same as the old size; None where that is open."""
-    if use.world.supplied and len(stock.runs.run(use.recipe).worlds) > 1:
+    if use.world.supplied and stock.runs.run(use.recipe).is_open:
         return None
     try:
         return use.shards()

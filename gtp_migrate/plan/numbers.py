@@ -155,7 +155,7 @@ class _Speller:
             elif self._open_key("environment"):
                 without += f", and has its {name} from the environment, which no number follows"
                 todo = as_a_number
-            elif any(len(self.stock.runs.run(use.recipe).worlds) > 1 for use in self.uses):
+            elif any(self.stock.runs.run(use.recipe).is_open for use in self.uses):
                 todo = f"set {key} in a file, or give --{name.lower()} N"
                 todo += " and --style literal" if self.style is Style.INTERPOLATION else ""
             return Refused(without, todo)

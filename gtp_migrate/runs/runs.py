@@ -85,6 +85,11 @@ class Run:
     #: Keys whose value the environment, the command line or an unknown resolver has a say in, by the mapping's path.
     open_keys: dict[KeyPath, dict[str, str]] = field(default_factory=dict)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what the files leave open may turn out in more than one way."""
+        return len({world.supplied for world in self.worlds}) > 1
+
 
 @dataclass(frozen=True)
 class Resolved:

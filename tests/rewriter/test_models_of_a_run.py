@@ -273,6 +273,10 @@ OWN_SIZES = {
     "an entry": opd("teacher_overrides:\n  math:\n    tensor_model_parallel_size: 8"),
     "two": opd("default_teacher_cfg: {tensor_model_parallel_size: 8}\n" + EACH, aliases="math code"),
     "no GTP": opd("default_teacher_cfg: {tensor_model_parallel_size: 8, model_overrides: {a: 1}}"),
+    "merged, of the same TP": "shelf: &S\n  tensor_model_parallel_size: 4\n  model_overrides: {gtp_weight_remat_size: 3}\n"
+    + opd("default_teacher_cfg: {tensor_model_parallel_size: 4}").replace(
+        "{tensor_model_parallel_size: 4, model_overrides: {gtp_weight_remat_size: 3}}", "{<<: *S, x: 1}"
+    ),
     "among other keys": opd("default_teacher_cfg: {megatron_cfg_overrides: {tensor_model_parallel_size: 8}}"),
     "generation of the same TP": APART.replace("size: 8", "size: 4"),
     "wide generation": APART,
@@ -298,6 +302,17 @@ def test_interpolations_follow_what_a_command_line_changes(
         before.write_text(with_tp(text, *changed))
         after.write_text(with_tp(str(ran.files["a.yaml"]), *changed))
         oracle.assert_runs_as_before(before, after, typed=args is C)
+
+
+def test_a_shelf_that_no_interpolation_can_stand_on(migrate: Migrate) -> None:
+    """It has no TP; two ways of making teachers leave nothing open."""
+    base = opd(WIDE).replace("{tensor_model_parallel_size: 4, model_overrides: {gtp_weight_remat_size: 3}}", "CFG")
+    text = f"shelf: &S {{model_overrides: {{gtp_weight_remat_size: 3}}}}\n{base}".replace(
+        "CFG", "{<<: *S, tensor_model_parallel_size: 4}"
+    )
+    (problem,) = migrate({"a.yaml": text}, *B, "--style", "interpolation").problems
+    assert problem.endswith("; write the numbers with --style literal")
+    assert migrate({}, *B, "--style", "literal").code == 0
 
 
 def with_tp(text: str, where: str, tp: int) -> str:
