@@ -132,7 +132,7 @@ def _alias_without_sizes(stock: Stock, failure: Failure) -> str | None:
             stock.runs.resolved(failure.recipe, replace(world, as_launched=as_launched)).model(failure.model or "")
             for as_launched in (True, False)
         ]
-        sizes = {tuple(value_of(model.cfg.get(key)) for key in (TP, EP, ETP)) for model in made if model is not None}
+        sizes = {repr([value_of(model.cfg.get(key)) for key in (TP, EP, ETP)]) for model in made if model is not None}
         if len(sizes) > 1 and made[0] is not None:
             return made[0].alias
     return None

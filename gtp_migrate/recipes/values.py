@@ -68,12 +68,16 @@ _FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 
 
 def truth(value: Any) -> bool | None:
-    """What NeMo-RL's config classes make of a value where they want a boolean; None where they refuse it.
+    """What NeMo-RL's config classes make of a value where they want a boolean. Of one that they refuse, what Python
+    does: so it is where nothing checks the recipe. None where there is no value.
 
     Source: pydantic's table of conversions, in its lax mode.
     """
     text = value.lower() if isinstance(value, str) else str(int(value)) if value in (0, 1) else ""
-    return True if text in _TRUE else False if text in _FALSE else None
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    is_there = isinstance(value, (int, float, str, list, dict)) and value != MISSING
+    return bool(value) if is_there else None
 
 
 def written(value: Any) -> str:

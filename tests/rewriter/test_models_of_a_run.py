@@ -209,6 +209,8 @@ DECIDED_ELSEWHERE = {
     "the backend": (APART, "backend: megatron", "backend: ???", "backend: megatron"),
     "one for true": (opd(WIDE), "enabled: true", "enabled: 1", "enabled: true"),
     "a word for true": (opd(WIDE), "enabled: true", "enabled: 'On'", "enabled: true"),
+    "a number that is refused": (opd(WIDE), "enabled: true", "enabled: 3", "enabled: true"),
+    "a list": (opd(WIDE), "enabled: true", "enabled: [false]", "enabled: true"),
     "zero for false": (
         ONE_CHECKPOINT, "enabled: true\n", "enabled: true\n  deduplicate_shared_teacher_checkpoints: 0\n",
         "enabled: true\n  deduplicate_shared_teacher_checkpoints: false\n",
@@ -247,6 +249,7 @@ def test_colocated_or_not_and_by_megatron_or_not(migrate: Migrate) -> None:
         (APART.replace("{enabled: false}", "{enabled: '???'}"), "generation"),
         (APART.replace("{enabled: false}", "{enabled: '???'}").replace("backend: megatron", "backend: ???"), "generation"),
         (APART.replace("{enabled: false}", "{enabled: 1}"), "generation"),
+        (APART.replace("{enabled: false}", "{enabled: 3}"), "generation"),
         (APART.replace("{enabled: false}", "{enabled: 'True'}"), "generation"),
         (APART.replace("{enabled: false}", "???"), "generation"),
         (APART.replace("{tensor_model_parallel_size: 8}", "???"), "generation"),
@@ -403,6 +406,25 @@ def test_a_mapping_that_a_teacher_and_generation_get(becomes_something: Becomes)
     text = opd("default_teacher_cfg: ${policy.generation.mcore_generation_config}")
     generation = APART.split("model_overrides: {gtp_weight_remat_size: 3}}\n")[1]
     becomes_something({"a.yaml": text.replace("on_policy", f"{generation}on_policy", 1)}, *B)
+
+
+@pytest.mark.parametrize("value", ["[]", "[1]", "{1: a}", "{x: {y: '???'}}", "3", "null", "'${nope}'", "'???'", "text"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        opd("default_teacher_cfg: VALUE\nteacher_overrides: VALUE"),
+        opd("teacher_overrides: {math: VALUE, 2: VALUE}").replace("{math: /models/math}", "{math: VALUE, 2: VALUE}"),
+        opd("default_teacher_cfg: {tensor_model_parallel_size: VALUE, megatron_cfg_overrides: VALUE}"),
+        opd(WIDE).replace("{math: /models/math}", "VALUE").replace("enabled: true", "enabled: VALUE"),
+        APART.replace("{enabled: false}", "VALUE").replace("{tensor_model_parallel_size: 8}", "VALUE"),
+        APART.replace("megatron\n", "VALUE\n").replace("size: 8", "size: VALUE"),
+    ],
+)
+def test_no_value_gives_a_traceback(migrate: Migrate, text: str, value: str) -> None:
+    for args in (B, C, (*B, "--style", "interpolation")):
+        ran = migrate({"a.yaml": text.replace("VALUE", value)}, "--dry-run", *args)
+        assert ran.code in (0, 3)
+        assert "Traceback" not in ran.stderr
 
 
 def test_two_aliases_of_one_checkpoint_are_one_teacher(migrate: Migrate) -> None:
