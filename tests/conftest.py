@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -14,6 +15,10 @@ settings.register_profile("fixed", derandomize=True, **_COMMON)
 # `pytest --hypothesis-profile=search`: fresh ones, which are kept where they fail.
 settings.register_profile("search", **_COMMON)
 settings.load_profile("fixed")
+
+# A shell that runs the tests in the background has its children ignore interruptions, and theirs as well.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: How many times the usual number of examples to try.
 MORE = int(os.environ.get("GTP_MIGRATE_EXAMPLES", "1"))
